@@ -1,6 +1,6 @@
-"""`course`: the commands of the course. Each is a module with `HELP`, `run` and, if it takes any, `add_arguments`.
+"""The command `course`, whose subcommands are modules with `HELP`, `run` and, if they take arguments, `add_arguments`.
 
-A learner's commands are here. Those of the staff join through the entry points `course.commands` of the package that has them.
+A learner's commands are in this package. The staff's are found by the entry points `course.commands` of `course_staff`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ COMMANDS = {
     "report": "--out report.html",
     "check": "03",
 }
-"""A learner's commands, each with the arguments of an example."""
+"""A learner's commands, with arguments for an example of each."""
 STAFF = {
     "run": "03 --scale smoke",
     "lint": "03 --notes",
@@ -36,25 +36,25 @@ STAFF = {
     "demo": "03",
     "site": "--output build/site",
 }
-"""The staff's commands, each with the arguments of an example."""
+"""The staff's commands, with arguments for an example of each."""
 FORMS = {
     int: {"type": int, "metavar": "N"},
     float: {"type": float, "metavar": "X"},
     str: {"metavar": "NAME"},
 }
-"""The arguments of `add_argument` for a field of each type."""
+"""The arguments of `add_argument`, by a field's type."""
 EXIT_CODES = "exit codes: 0 done; 1 done, but something needs fixing; 2 not done, with the reason"
 
-# Options that other tools have, each with ours.
+# Options by other names, each with the course's name.
 _ALIASES = dict.fromkeys(("--gpu", "--card", "--device-memory", "--vram"), "--memory")
 _NAMES = re.compile(r"\{([\w.]+):(\w+)\}")
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses with one line that says what is wrong and what may have been meant.
+    """A parser whose errors are one line that says what is wrong and what may have been meant.
 
-    In a help text `{module:NAMES}` stands for the names in that constant, looked up when the help is asked for, since most
-    modules that have such names take a second to load.
+    In a help text `{module:NAMES}` stands for the names in that constant. They are looked up when the help is printed, since most
+    of these modules take a second to load.
     """
 
     def format_help(self) -> str:
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         arguments, unknown = super().parse_known_args(args, namespace)
         positional = (action for action in self._actions if not action.option_strings)
         variadic = next((action.dest for action in positional if action.nargs == "*"), None)
-        # More of them may stand behind an option: plan gpt2 --memory 8GB trl.yaml.
+        # More positional arguments may follow an option: plan gpt2 --memory 8GB trl.yaml.
         if variadic and not any(word.startswith("-") for word in unknown):
             setattr(arguments, variadic, [*getattr(arguments, variadic), *unknown])
             return arguments, []
@@ -94,9 +94,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (by default the process's own); returns the exit code.
+    """Run the command in `argv`, by default the process's own, and return one of the `EXIT_CODES`.
 
-    It is one of `EXIT_CODES`; at 2 a sentence on stderr says why.
+    If that is 2, a sentence on stderr says why.
     """
     parser = make_parser()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"course {arguments.command}: The package {package} is missing: {HOW_TO_INSTALL}.", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader has read enough, as `head` does
+    except BrokenPipeError:  # the reader of the pipe has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Parser:
-    """The parser of the whole command line: this package's commands and those that other packages add."""
+    """The parser of the command line, with this package's commands and those that other packages add."""
     parser = Parser(
         prog="course",
         description="Efficient model training with PyTorch: the course's commands.",
@@ -155,14 +155,14 @@ def make_parser() -> Parser:
 
 
 class _Help(argparse.HelpFormatter):
-    """Keeps the line breaks of an epilog."""
+    """A formatter that keeps the line breaks of an epilog."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(super(_Help, self)._fill_text(line, width, indent) for line in text.splitlines())
 
 
 def _list_names(reference: re.Match) -> str:
-    """The names in a constant; an ellipsis where the package that it needs is missing."""
+    """The names in a constant, as a text; an ellipsis if a package that its module needs is missing."""
     try:
         names = getattr(import_module(reference[1]), reference[2])
     except ModuleNotFoundError:
@@ -171,7 +171,7 @@ def _list_names(reference: re.Match) -> str:
 
 
 def _load_staffs_modules() -> dict[str, ModuleType]:
-    """The staff's commands by name; none where their package is missing."""
+    """The staff's commands by name; none if `course_staff` is missing."""
     try:
         return {entry.name: entry.load() for entry in entry_points(group="course.commands")}
     except ModuleNotFoundError as error:

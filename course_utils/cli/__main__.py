@@ -1,4 +1,4 @@
-"""`python -m course_utils.cli`: the same as `course`, for where scripts are not on the path."""
+"""`python -m course_utils.cli`, the same as `course`, for machines on which scripts are not on the path."""
 
 import sys
 

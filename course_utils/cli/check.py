@@ -1,4 +1,4 @@
-"""`course check`: progress, or the public checks on a notebook."""
+"""`course check`, which prints progress or runs the public checks on a notebook."""
 
 import argparse
 from datetime import datetime
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print progress, or what `check(...)` would say of each question; 1 where one is not right, or a reset was declined."""
+    """Print progress, or what `check(...)` would say of each question; return 1 if an answer is wrong or a reset was declined."""
     if arguments.yes and not arguments.reset:
         raise CourseError("--yes works only with --reset; add --reset or drop --yes.")
     if arguments.reset:
@@ -62,7 +62,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _reset(arguments: argparse.Namespace) -> int:
-    """Ask, put the records aside, and say where they are."""
+    """Ask, put the records of progress aside, and print where they are."""
     from course_utils.grading import my_progress
     from course_utils.grading.progress import PROGRESS
 
@@ -93,14 +93,14 @@ def _reset(arguments: argparse.Namespace) -> int:
 
 
 def find_set(name: str) -> str:
-    """The exercise set that `name` (its number, its name or a notebook's path) stands for."""
+    """The exercise set of this `name`, which may be its number, its name or a notebook's path."""
     from course_utils.grading.loading import set_names
 
     return require_one_name(set_of(name), set_names(), "exercise set")
 
 
 def find_notebook(name: str) -> Path:
-    """The notebook at the path `name`, or the learner's copy of the exercise of that name, or else the checkout's."""
+    """The notebook at the path `name`, or else the exercise of that name: the learner's copy, or the checkout's."""
     path = Path(name)
     if path.suffix == ".ipynb" or path.exists():
         if not path.is_file():

@@ -1,4 +1,4 @@
-"""`course doctor`: what this machine has and lacks."""
+"""`course doctor`, which reports what this machine has and lacks."""
 
 import argparse
 
@@ -6,7 +6,7 @@ HELP = "report what this machine has, what runs on it, and how to fix what does 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a line per finding; 1 where something must be put right."""
+    """Print a line per finding; return 1 if something must be fixed."""
     from course_utils.desk.doctor import examine, verdict
 
     findings = []

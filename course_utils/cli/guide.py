@@ -1,4 +1,4 @@
-"""`course guide`: the one-page decision guide."""
+"""`course guide`, which writes the one-page decision guide."""
 
 import argparse
 from pathlib import Path

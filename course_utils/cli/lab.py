@@ -1,4 +1,4 @@
-"""`course lab`: the course in JupyterLab."""
+"""`course lab`, which opens the course in JupyterLab."""
 
 import argparse
 from pathlib import Path
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted, unless the copy is open already; raises `CourseError` without the notebook or JupyterLab."""
+    """Serve until interrupted, unless the copy is already open. Raises `CourseError` without the notebook or JupyterLab."""
     from course_utils.desk.lab import open_course
 
     return open_course(arguments.notebook, arguments.folder, arguments.port, not arguments.no_browser)

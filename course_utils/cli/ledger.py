@@ -1,4 +1,4 @@
-"""`course ledger`: predictions and measurements so far."""
+"""`course ledger`, which prints predictions and measurements so far."""
 
 import argparse
 

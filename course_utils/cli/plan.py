@@ -1,4 +1,4 @@
-"""`course plan`: whether training a model fits on a card, and what to change if it does not.
+"""`course plan`, which says whether training a model fits on a card, and what to change if it does not.
 
 Functions import what needs torch, since a stored answer needs none.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.answers import Answer, find_answer
-from course_utils.cli.progress import StderrProgress, note
-from course_utils.cli.question import DEFAULT_LOOP, Question, defaults_of
+from course_utils.cli.planning.answers import Answer, find_answer
+from course_utils.cli.planning.progress import StderrProgress, note
+from course_utils.cli.planning.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
 from course_utils.memory.planning.need import DOES_NOT, Need, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _help_of(field: Field) -> str:
-    """The help of a field: what it is, its choices, its default, and the loops with another default."""
+    """A field's help: its phrase, its choices, its default, and the loops with another default."""
     choices = ", ".join(str(choice) for choice in field.metadata["choices"] if choice != "")
     by_loop = {loop: defaults_of(loop).get(field.name, field.default) for loop in LOOPS}
     default = by_loop[DEFAULT_LOOP]
@@ -93,14 +93,14 @@ def _say(value: object) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the answer; 0 where it fits, 1 where it does not, 2 where there is no answer."""
+    """Print the answer; return 0 if training fits, 1 if it does not, 2 if there is no answer."""
     answer = find_answer(Question.from_arguments(arguments), _compute_answer)
     print(json.dumps(answer.values, indent=1) if arguments.json else answer.text)
     return answer.code
 
 
 def _compute_answer(question: Question) -> Answer:
-    """The answer to what the flags ask, by default whether it fits."""
+    """The answer to the question that the flags ask, by default whether training fits."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.explain import explain, explain_change
 
@@ -131,7 +131,7 @@ def _require_flags_that_belong_together(question: Question) -> None:
         if getattr(arguments, name) is not None and not arguments.emit:
             raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
-        require_kind(arguments.emit)  # before a plan is worked out for it
+        require_kind(arguments.emit)  # before the plan, which takes seconds
         if question.is_function and arguments.emit != "accelerate":
             raise CourseError(
                 f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
@@ -142,7 +142,7 @@ def _require_flags_that_belong_together(question: Question) -> None:
 
 
 def _measure_here(question: Question) -> Answer:
-    """Bytes of each kind, predicted and measured in a few steps on this machine's CPU."""
+    """A table of predicted bytes, and of those measured in a few steps on this machine's CPU, by kind."""
     from course_utils.memory.formulas.estimate import estimate
     from course_utils.memory.planning.check import check
 
@@ -154,7 +154,7 @@ def _measure_here(question: Question) -> Answer:
 
 
 def _emit(question: Question) -> str:
-    """The recipe, or a row of its plan, in the form that `--emit` names; if a card is named, only if it may fit there."""
+    """The recipe, or a row of its plan, as `--emit` says. Raises `CourseError` if it does not fit on a card that is named."""
     from course_utils.memory.planning.emit import NO_SETTING, emit
 
     arguments = question.arguments
@@ -174,7 +174,7 @@ def _emit(question: Question) -> str:
 
 
 def _add_sources(reading: "Reading", answer: Answer) -> Answer:
-    """The answer followed by the file and line of each value."""
+    """The answer with the file and line of each value after it."""
     sources = ["", "Where each value comes from:", *reading.table(), *(f"  {remark}" for remark in reading.remarks)]
     values = {
         "provenance": reading.provenance,
@@ -185,7 +185,7 @@ def _add_sources(reading: "Reading", answer: Answer) -> Answer:
 
 
 def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
-    """The answer with what is not counted before it; unless it does not fit even so, the verdict is then unknown."""
+    """The answer with what is not counted before it. Its verdict is that of the reading, unless training does not fit even so."""
     from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN
 
     first, *others = sorted(reading.unmodeled.values(), key=lambda u: (u.effect == UNKNOWN, u.reason), reverse=True)
@@ -199,7 +199,7 @@ def _qualify_verdict(reading: "Reading", answer: Answer) -> Answer:
 
 
 def _recipe_of_row(question: Question) -> Recipe:
-    """The recipe of a row of the plan; the plan is stored under the question without `--emit`."""
+    """The recipe of the row `--row` of the plan, which is the answer to the question without `--emit`."""
     number = question.arguments.row
     without_emit = argparse.Namespace(**{**vars(question.arguments), "emit": None, "row": None, "nodes": None})
     rows = find_answer(replace(question, arguments=without_emit), _compute_answer).values["rows"]
@@ -226,7 +226,7 @@ def _refuse_what_does_not_fit(question: Question) -> None:
 
 
 def _say_unknown(model: str) -> Answer:
-    """The answer for a compiled step, which has no numbers."""
+    """The answer for a compiled step, whose figures are unknown."""
     from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
     from course_utils.memory.step.model import COMPILED
 
@@ -237,7 +237,7 @@ def _say_unknown(model: str) -> Answer:
 
 
 def _answer_by_plan(question: Question) -> Answer:
-    """The answer whether it fits and what to change if not, with the remarks before and after it."""
+    """The plan as an answer, with remarks before and after it."""
     from course_utils.memory.planning.at_once import plan_at_once
     from course_utils.memory.planning.reading.lengths import describe_lengths
     from course_utils.models import canonical_name
@@ -284,7 +284,7 @@ def _plan_by_dry_runs(question: Question) -> "Plan":
 
 
 def _remark_on_dtype(question: Question) -> list[str]:
-    """A remark on weights that are published in 16 bits, unless the question says in which dtype to load them."""
+    """A remark on weights that are published in 16 bits; none if the question gives a precision."""
     from course_utils.memory.planning.reading.hub import describe
 
     says_dtype = question.arguments.precision or question.recipe.precision != "fp32"

@@ -1,4 +1,4 @@
-"""`course report`: a page of what you did."""
+"""`course report`, which writes a page on what a learner did."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`course train`: a job, here or on several ranks."""
+"""`course train`, which runs a job in this process or on several ranks."""
 
 import argparse
 import ast
@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check what is asked for, then train: here, or under torchrun with `--ranks`."""
+    """Check the arguments, then train in this process, or under torchrun with `--ranks`."""
     from course_utils.script.rank import find_rank
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels that nothing here needs
-    warnings.simplefilter("ignore", FutureWarning)  # what a library will rename does not concern the learner
+    warnings.simplefilter("ignore", FutureWarning)  # a library's own deprecations do not concern the learner
     warnings.formatwarning = lambda message, *_, **__: f"course train: {message}\n"
     job = job_from(arguments)
     this_rank = find_rank()
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Lines:
-    """Prints a line for each row of the log where nobody sees a progress bar."""
+    """Prints a line for each row of the log, if stderr is no terminal with a progress bar."""
 
     def log(self, step: int, values: dict) -> None:
         print(
@@ -78,11 +78,11 @@ class _Lines:
         )
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 def _become_torchrun(job: Job, this_rank: "ThisRank", arguments: argparse.Namespace) -> None:
-    """Check what can be checked, then replace this process by torchrun; it ends here only by raising."""
+    """Check what can be checked, then replace this process by torchrun. Raises `CourseError` inside a rank."""
     from course_utils.memory.planning.command import FRESH_ADDRESSES
     from course_utils.script.loop import explain_file_errors, prepare
 
@@ -100,7 +100,7 @@ def _become_torchrun(job: Job, this_rank: "ThisRank", arguments: argparse.Namesp
 
 
 def job_from(arguments: argparse.Namespace) -> Job:
-    """The job that a command line asks for; raises `CourseError` for one that cannot be."""
+    """The job in the arguments; raises `CourseError` for an impossible one."""
     values = {field.name: getattr(arguments, field.name) for field in fields(Job)}
     options = {name: value for name, value in values.items() if value is not None}
     options["options"] = dict(map(_read_option, values["options"] or ()))

@@ -1,4 +1,4 @@
-"""What machines can do: named ones by their makers' data sheets, and this one by a few seconds of measurement."""
+"""The rates of machines: of named ones by their makers' data sheets, of this one by a few seconds of measurement."""
 
 from course_utils import import_when_used
 from course_utils.hardware.machine import Curve, Machine, Rates, Work

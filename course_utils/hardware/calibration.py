@@ -1,4 +1,4 @@
-"""This machine by measurement, in a few seconds."""
+"""A few seconds of measurement that find this machine's rates."""
 
 import platform
 import statistics
@@ -21,25 +21,25 @@ from course_utils.hardware.operators import OperatorWatch
 from course_utils.settings import settings
 from course_utils.units import MiB
 
-# Sides of the matrix products timed. No powers of two: rows that far apart fall on the same lines of a cache, which the
-# widths of real layers seldom do. A GPU is only filled by larger ones.
+# Sides of the timed matrix products. Powers of two are avoided, since rows at such distances compete for the same lines of a
+# cache, which rows of real layers seldom do. A GPU needs larger ones to be busy.
 _SIDES = {"cpu": (96, 336, 1176), "cuda": (336, 1176, 4116)}
 _FEW_ROWS = 64
 _MANY_ROWS = {"cpu": 1024, "cuda": 8192}
-# Between two processes.
+# For the measurement between two processes.
 _MESSAGE_BYTES = 8 * MiB
 _MESSAGES = 7
 _LAYOUTS = ("NN", "NT", "TN")
 
 
 def calibrate(dtypes: Sequence[str] = ("float32", "bfloat16"), exchange: bool = True, refresh: bool = False) -> Machine:
-    """Time this machine's matrix products, streams of memory, operators and processes: about five seconds, and two processes.
+    """Time this machine's matrix products, memory, operators and exchange between processes, in about five seconds.
 
-    The device is that of the settings, the number of threads torch's at the moment. `dtypes`: which matrix products to
-    time, names of torch's floating types. With `exchange` the link is measured between two processes (where there are two
-    GPUs: between these), else it is NaN. The process keeps the result; `refresh` measures again. Warns when other
-    programs keep the cores busy: the rates are then what those leave, and with as many threads as cores that is little. Raises
-    `CourseError` for an unknown dtype, and where a process for the exchange fails.
+    The device is that of the settings, and the number of threads is torch's current one. `dtypes` are names of torch's floating
+    types in which matrix products are timed. With `exchange` the link is measured between two new processes, or between two GPUs
+    if there are two; else it is NaN. The result is cached; `refresh` measures again. Warns when other programs keep the cores
+    busy, since the rates are then only what those leave. Raises `CourseError` for an unknown dtype, and if a process for the
+    exchange fails.
     """
     if refresh:
         _calibrate.cache_clear()
@@ -97,7 +97,7 @@ def _warn_if_busy(share: float) -> None:
 
 @torch.no_grad()
 def _measure(dtypes: Iterable[str], device: torch.device) -> Rates:
-    """On a GPU, bytes set the pace of everything but products."""
+    """The rates on `device`. On a GPU only products have rates of their own, since bytes limit everything else."""
     products, row_shares = {}, {}
     for name in dtypes:
         dtype = getattr(torch, name)
@@ -123,7 +123,7 @@ def _curves(timed: Iterable[kernels.Timed]) -> dict[str, Curve]:
 
 
 def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
-    """FLOP/s with few rows, and with as many as a training step has; the former for both if the latter takes too long."""
+    """FLOP/s with few rows and with as many as in a training step; the former twice if the latter would take too long."""
     rows = _MANY_ROWS[device.type]
     seconds = seconds_of(kernels.matrix_product(layout, _FEW_ROWS, side, dtype, device))
     rate = 2 * _FEW_ROWS * side**2 / seconds
@@ -133,14 +133,13 @@ def _product_rates(layout: str, side: int, dtype: torch.dtype, device: torch.dev
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Seconds of one call: the median over some milliseconds (at the smoke scale over one); the calls before them find how many
-    that is, and warm up."""
+    """Seconds of one call, as a median over some milliseconds (at the smoke scale over one), after calls that warm up."""
     timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
     return timer.blocked_autorange(min_run_time=0.001 if settings().scale.name == "smoke" else 0.012).median
 
 
 def _time_an_operator(device: torch.device) -> float:
-    """Seconds per operator of a training step so small that it is nothing but calls: Python, dispatch, autograd, optimizer."""
+    """Seconds per operator in a training step so small that it consists of calls alone: Python, dispatch, autograd, optimizer."""
     layers = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
     model = nn.Sequential(*layers).to(device)
     x = torch.ones(1, 4, 8, device=device)
@@ -165,7 +164,7 @@ def _copy_bandwidth(source: torch.device, target: torch.device) -> float:
 def process_bandwidth(timeout: float = 60.0) -> float:
     """Bytes a second from one process to another, one way.
 
-    Raises `CourseError` when one of them fails, and when they are not done within `timeout` seconds; none is left behind.
+    Raises `CourseError` if one of them fails, or if they take more than `timeout` seconds; both are then ended.
     """
     try:
         return _MESSAGE_BYTES / launch(_exchange, 2, seconds=timeout)[0]

@@ -1,4 +1,4 @@
-"""The pieces of work that a calibration times, under the names that `Work.kernel` uses."""
+"""The calls that a calibration times, with names as in `Work.kernel`."""
 
 import mmap
 from collections.abc import Callable, Iterator
@@ -10,28 +10,28 @@ import torch
 from course_utils.units import KiB, MiB
 
 CHANNELS_LAST = ", channels last"
-"""The suffix of a kernel whose pictures are in this layout."""
+"""The suffix of a kernel whose pictures are all in this layout."""
 MIXED = ", mixed layouts"
-"""Some of its pictures are in this layout, others are not."""
+"""The suffix of a kernel of whose pictures only some are in that layout."""
 STRIDED = ", strided"
-"""Of a norm: its elements are not adjacent in memory."""
+"""The suffix of a norm over elements that are not adjacent in memory."""
 UNEVEN = ", uneven"
-"""Its channels are no multiple of 16, the number of floats in a wide register."""
+"""The suffix of a kernel whose channels are no multiple of 16, the number of floats in a wide register."""
 
 Timed = tuple[str, float, float, Callable[[], object]]
-"""Name, the size over which its rate is kept, how much work one call is, and the call."""
+"""A kernel's name, the size to which the measured rate belongs, the work of one call (FLOPs, bytes or elements), and the call."""
 _aten = torch.ops.aten
-# From well inside a core's cache to well outside any.
+# From sizes well inside a core's cache to sizes well outside any cache.
 _STREAM_BYTES = {
     "cpu": (64 * KiB, 1 * MiB, 8 * MiB, 32 * MiB, 128 * MiB),
     "cuda": (1 * MiB, 8 * MiB, 32 * MiB, 128 * MiB, 512 * MiB),
 }
-# Around the size from which glibc takes blocks afresh from the system each time: their pages then come one by one.
+# Sizes around that from which glibc takes each block anew from the system, which then supplies its pages one by one.
 _NEW_BYTES = (1 * MiB, 24 * MiB, 33 * MiB, 100 * MiB)
 
 
 def matrix_product(layout: str, rows: int, side: int, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
-    """A product (rows, side) by (side, side); `layout` says of each factor whether it lies in memory as it is or transposed."""
+    """A product (rows, side) by (side, side). `layout` has a letter for each factor: `N` as in memory, or `T` transposed."""
     left, right = (
         torch.randn(shape if letter == "N" else shape[::-1], device=device).to(dtype)
         for letter, shape in zip(layout, ((rows, side), (side, side)), strict=True)
@@ -41,7 +41,7 @@ def matrix_product(layout: str, rows: int, side: int, dtype: torch.dtype, device
 
 
 def streams(device: torch.device) -> Iterator[Timed]:
-    """Bytes that elementwise operators read and write, from one tensor to another and in place, by fields of `Rates`."""
+    """Elementwise operators, from one tensor to another and in place, with their bytes and the names of fields of `Rates`."""
     for size in _STREAM_BYTES[device.type]:
         x, y = torch.ones(2, size // 8, device=device)
         yield "stream", size, size, partial(torch.mul, x, 1.5, out=y)
@@ -49,13 +49,13 @@ def streams(device: torch.device) -> Iterator[Timed]:
 
 
 def new_memory() -> Iterator[Timed]:
-    """Bytes of memory newly taken."""
+    """Allocations of new memory, with their bytes."""
     for size in _NEW_BYTES:
         yield "new_memory", size, size, partial(_touch_new_memory, size)
 
 
 def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
-    """FLOPs of batched products, attention and convolutions of middling sizes, as the CPU's operators."""
+    """The CPU's batched products, attention and convolutions of medium size, with their FLOPs."""
     q, k, v = torch.randn(3, 8, 4, 128, 32).to(dtype)
     flops = 2 * 32 * 128 * 128 * 32
     yield "bmm", 1, flops, partial(torch.bmm, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2))
@@ -79,8 +79,8 @@ def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
 
 
 def other_work_on_cpu() -> Iterator[Timed]:
-    """Elements of operators whose pace arithmetic or order of access sets, more than bytes."""
-    for shape in ((4096, 3, 3), (768, 768)):  # norms of columns, as Adafactor takes them
+    """Operators that arithmetic or the order of access limits more than bytes, with their elements."""
+    for shape in ((4096, 3, 3), (768, 768)):  # norms of columns, as in Adafactor
         x = torch.ones(shape)
         call = partial(torch.linalg.vector_norm, x, 2, -2)
         yield f"linalg_vector_norm{STRIDED}", x.shape[-2], x.numel(), call
@@ -90,8 +90,8 @@ def other_work_on_cpu() -> Iterator[Timed]:
 
 
 def _touch_new_memory(size: int) -> None:
-    """Allocate `size` bytes and touch every page of them, on all threads: what the system's part in it costs."""
-    # Of fewer elements torch would leave the work to one thread, where operators share it out.
+    """Allocate `size` bytes and write to every page of them on all threads, so that the system has to supply the pages."""
+    # Several elements a page, since torch would leave fewer to a single thread.
     torch.empty(size, dtype=torch.uint8)[:: mmap.PAGESIZE // 8].fill_(0)
 
 

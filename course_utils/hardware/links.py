@@ -1,4 +1,4 @@
-"""Links between cards and between servers, and clusters of servers; sources with the figures."""
+"""Links between cards and between servers, with the sources of their figures, and clusters of servers."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from course_utils.hardware.named import machine
 
 
 class Link(NamedTuple):
-    """A card's link in one direction: bytes a second, seconds that each message of a ring takes on top, and sources."""
+    """A card's link in one direction: bytes a second, seconds that each message of a ring takes in addition, and sources."""
 
     bandwidth: float
     latency: float
@@ -28,18 +28,18 @@ LINKS = {
     "100 Gb/s": Link(12.5e9, 14e-6, f"Ethernet; {_NCCL}"),
     "10 Gb/s": Link(1.25e9, 20e-6, "Ethernet over TCP; Hurwitz & Feng 2003, Initial End-to-End Performance Evaluation"),
 }
-"""Makers' rates, which nothing exceeds, and the latencies with which NCCL chooses its algorithm."""
+"""Rates by the makers, which no measurement exceeds, and the latencies by which NCCL chooses its algorithm."""
 
 
 def all_reduce_seconds(size: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-reduce of `size` bytes on a ring of `ranks`, none of it hidden; 0 on one rank."""
+    """Seconds of an all-reduce of `size` bytes on a ring of `ranks`, without overlap with computation; 0 on one rank."""
     if ranks == 1:
         return 0.0
     return communication("ddp", max(1, round(size)), ranks, gradient_bytes=1).seconds(link.bandwidth, link.latency)
 
 
 class Cluster(NamedTuple):
-    """Servers of `cards` equal cards, and the links within a server and between: each card has a network card of its own."""
+    """Servers with `cards` equal cards each, and the links inside and between them; each card has its own network card."""
 
     card: Machine
     intra_node: Link
@@ -47,9 +47,9 @@ class Cluster(NamedTuple):
     cards: int = 8
 
     def ring(self, ranks: int, stride: int) -> Link:
-        """The link of a ring of `ranks` cards, each `stride` after the one before. Each round waits for the slowest message.
+        """The link of a ring of `ranks` cards with a distance of `stride`. Each round waits for the slowest message.
 
-        Between servers, those of its cards that share a server send through their network cards at once, in several rings.
+        Between servers, the ring's cards on one server all send at once, each through its own network card, as several rings.
         """
         if ranks * stride <= self.cards:
             return self.intra_node

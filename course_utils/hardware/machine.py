@@ -1,4 +1,4 @@
-"""A machine as a few rates, and the seconds in which it does a piece of work."""
+"""A machine as a few rates, which give the seconds that it needs for a piece of work."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from course_utils.errors import CourseError
 
 
 class NoRateError(CourseError):
-    """A machine has no rate for the numbers that a step multiplies."""
+    """Raised if a machine has no rate for products in a step's dtype."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def rate_at(self, size: float) -> float:
-        """The rate at `size`; beyond the points, the rate of the nearest."""
+        """The rate at `size`; outside the range of the points, the rate of the nearest."""
         right = bisect_left(self.points, (size,))
         if right in (0, len(self.points)):
             return self.points[min(right, len(self.points) - 1)][1]
@@ -33,28 +33,28 @@ ON_HOST = "on the host"
 
 @dataclass(frozen=True)
 class Work:
-    """What one call of one operator asks of a machine."""
+    """The work of one call of an operator."""
 
-    kernel: str  # the kind of work as a calibration distinguishes it: "mm NT", "convolution", "gelu"
+    kernel: str  # the kind of work that a calibration times: "mm NT", "convolution", "gelu"
     dtype: str = "float32"
     flops: int = 0  # a multiplication with its addition counts as two
     bytes: int = 0  # read and written, each tensor once
-    new: int = 0  # those of the bytes that are written to memory that the operator allocates; 0 in place
-    pieces: int = 1  # tensors allocated
+    new: int = 0  # those of `bytes` that go into memory that the operator allocates; 0 in place
+    pieces: int = 1  # the number of tensors allocated
     elements: int = 0  # of the largest tensor
-    # Of a square matrix as large as a product's second factor or a convolution's filters; of a norm, elements per result.
+    # Products: the square root of the second factor's elements; convolutions: that of the filters'; norms: elements per result.
     side: float = 1.0
     rows: int = 2**20  # of a product's first factor
-    reach: int = 0  # bytes moved since the inputs were last touched; if few, a cache may still hold them
+    reach: int = 0  # bytes moved since the inputs were last used; if there are few, a cache may still hold the inputs
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates by size, finer than a machine's general ones, as a calibration measures them."""
+    """Rates by kernel and size, which a calibration measures, in place of a machine's general ones."""
 
-    products: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # FLOP/s by side, of a kernel and dtype
-    row_shares: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # of the former, by rows
-    elements: Mapping[str, Curve] = field(default_factory=dict)  # a second by side, where bytes do not set the pace
+    products: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # by kernel and dtype: FLOP/s by side
+    row_shares: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # the same: shares of these by rows
+    elements: Mapping[str, Curve] = field(default_factory=dict)  # by kernel: elements a second by side
     stream: Curve | None = None  # bytes a second by bytes moved
     in_place: Curve | None = None  # the same where an operator allocates nothing
     new_memory: Curve | None = None  # bytes a second by bytes of a new tensor
@@ -62,7 +62,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Machine:
-    """One accelerator, or one CPU with its memory; `seconds_per_operator`, `asynchronous` and `rates` if it was calibrated."""
+    """One accelerator, or one CPU with its memory. The last three fields are only known of a calibrated machine."""
 
     name: str
     source: str  # of the figures
@@ -73,14 +73,14 @@ class Machine:
     link_name: str
     host_link: float  # bytes a second to the host's memory, one way
     seconds_per_operator: float = 0.0  # the cost of a call before it computes anything
-    asynchronous: bool = False  # whether the device meanwhile works on the call before
+    asynchronous: bool = False  # whether the device works on one call during the next one's cost
     rates: Rates = Rates()
 
     def seconds(self, work: Work) -> float:
-        """Seconds of one call by the roofline (Williams et al. 2009): the slower of arithmetic and memory, plus the call.
+        """Seconds of one call by the roofline (Williams et al. 2009): the slower of arithmetic and memory, and the call's cost.
 
-        What touches the host's memory goes at the pace of the link to it, each byte once. Raises `NoRateError` where the
-        machine has no rate for the work's dtype.
+        Work on the host's memory is as slow as the link to it, which each byte crosses once. Raises `NoRateError` if the machine
+        has no rate for products in the work's dtype.
         """
         if work.kernel == ON_HOST:
             return work.bytes / 2 / self.host_link

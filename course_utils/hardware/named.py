@@ -36,7 +36,7 @@ def _card(
 def _on_pcie(
     name: str, source: str, gibibytes: int, gb_per_second: float, teraflops: dict[str, float], generation: int
 ) -> Machine:
-    """A card whose only link is that to the host: 16 lanes, each of 1 GB/s in the third generation, and twice in each next."""
+    """A card whose only link is that to the host, 16 lanes of 1 GB/s in generation 3 and of twice as much in each later one."""
     link = 16 * 2 ** (generation - 3)
     return _card(name, source, gibibytes, gb_per_second, teraflops, link, f"PCIe {generation} x16", link)
 
@@ -99,9 +99,9 @@ MACHINES = {
         ),
     )
 }  # fmt: skip
-"""By name, those with the least memory first."""
+"""The machines by name, those with the least memory first."""
 OFFERED = 0.92
-"""The least part of a card's nominal memory that CUDA offers: the driver and error correction keep 1 to 8 %."""
+"""The least share of a card's nominal memory that CUDA offers, since the driver and error correction keep 1 to 8 %."""
 
 
 def canonical_name(name: str) -> str:
@@ -116,9 +116,9 @@ def _simplify(name: str) -> str:
 def machine(name: str) -> Machine:
     """The machine of that name, one of `MACHINES`; raises `CourseError` for another.
 
-    Its rates are what the maker promises: no operator that takes its bytes from memory is faster. (One that does the work of
-    several is: a fused AdamW moves 32 bytes a float32 parameter, the operators counted by default 80.) What can be had of
-    them is for `calibrate()` to measure.
+    Its rates are the maker's, which no operator on bytes from memory exceeds; `calibrate()` measures how much of them a step
+    gets. An operator that does the work of several may be faster than predicted: a fused AdamW moves 32 bytes for each float32
+    parameter, the operators that are counted by default 80.
     """
     name = canonical_name(name)
     if name not in MACHINES:

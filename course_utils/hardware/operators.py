@@ -1,4 +1,4 @@
-"""What the operators of a step ask of a machine, counted from shapes; and the seconds in which a machine does it."""
+"""The work of a step's operators, counted from shapes, and the seconds that a machine needs for it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from course_utils.units import MiB
 
 
 class Operator(NamedTuple):
-    """One call of an operator: its name (`"aten.mm"`) and what it asks of a machine."""
+    """One call of an operator: its name (`"aten.mm"`) and its work."""
 
     name: str
     work: Work
@@ -39,7 +39,7 @@ class Prediction:
 
     @property
     def opaque(self) -> tuple[str, ...]:
-        """Names of other libraries' operators, of which only the bytes of inputs and outputs can be counted."""
+        """Names of other libraries' operators, for which only the bytes of inputs and outputs can be counted."""
         return tuple(sorted({name for name, _ in self.operators if not name.startswith("aten.")}))
 
     def frame(self) -> pd.DataFrame:
@@ -49,17 +49,17 @@ class Prediction:
         return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
 
 
-# Marks for a profiler, and questions that only a fake tensor asks.
+# Operators that do no work: marks for a profiler, and questions about fake tensors.
 _NO_OPERATORS = ("profiler.", "prim.")
-# Beyond any cache.
+# Bytes, more than any cache holds.
 _LONGEST_REACH = 256 * MiB
 
 
 class Watch(TorchDispatchMode):
-    """A context that hands every operator call within it, once it has run, to `note`, which a subclass defines."""
+    """A context that passes every operator call inside it, after it has run, to `note`, which a subclass defines."""
 
     def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
-        """Take note of a call of `function` that returned `result`."""
+        """Called with each call of `function` and its `result`."""
         raise NotImplementedError
 
     def __torch_dispatch__(self, function: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
@@ -71,29 +71,29 @@ class Watch(TorchDispatchMode):
 
 
 class OperatorWatch(Watch):
-    """Counts the work of every operator call within it; work on a tensor on `host` goes at the pace of the link to it."""
+    """A context that lists the work of every operator call inside it; a call with a tensor on `host` is work `ON_HOST`."""
 
     def __init__(self, host: torch.device | None = None):
         super().__init__()
         self.operators: list[Operator] = []
         self._host = host
         self._bytes_moved = 0
-        self._last_touched: dict[int, int] = {}  # by storage, how many bytes had been moved
+        self._last_touched: dict[int, int] = {}  # by storage, the bytes that had been moved until then
 
     def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:
-        """List the operator, unless it only marks something."""
+        """List the operator, unless it does no work."""
         name = str(function.overloadpacket)
         if name.startswith(_NO_OPERATORS):
             return
-        inputs = _list_tensors((args, kwargs))
-        outputs = _list_tensors(result)
+        inputs = list_tensors((args, kwargs))
+        outputs = list_tensors(result)
         work = _count_work(function, args, kwargs, result, inputs, outputs)
         if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
             work = replace(work, kernel=ON_HOST, flops=0)
         self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-        """Bytes moved since the inputs were touched, averaged over their bytes; inputs not touched in this step are far away."""
+        """Bytes moved since the inputs were last used, averaged over their bytes; far more for inputs not yet used."""
         last = (self._last_touched.get(_storage(t), -_LONGEST_REACH) for t in inputs)
         reaches = [min(_LONGEST_REACH, self._bytes_moved - position) for position in last]
         self._bytes_moved += work.bytes
@@ -106,22 +106,23 @@ _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vecto
 _OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
 _NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 _ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
-# Of their second argument they read only the shape.
+# Operators that read only the shape of their second argument.
 _SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
-# Of their first tensor they read only the rows that the others name.
+# Operators that read only those rows of their first tensor that the other tensors select.
 _GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
-# Products, and the index of their first factor; convolutions, and the index of their filters.
+# The index of a product's first factor, and of a convolution's filters, among the arguments.
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _FILTERS = {"convolution": 1, "convolution_backward": 2}
 
 
 def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object, inputs: list, outputs: list) -> Work:
-    """FLOPs, bytes and kind of one call of an operator, from the shapes of what goes in and comes out."""
+    """The work of one call of an operator, from the shapes of its inputs and outputs."""
     name = str(function.overloadpacket).split(".")[-1]
     storages = set(map(_storage, inputs))
     new = [t for t in outputs if _storage(t) not in storages]
     modified = _find_modified(function, args, kwargs)
-    floating = [t.dtype for t in inputs if t.dtype.is_floating_point]  # attention's statistics come last, and are wider
+    # The first is the dtype: attention's statistics, which come last, are wider.
+    floating = [t.dtype for t in inputs if t.dtype.is_floating_point]
     formula = flop_formula(function.overloadpacket)
     work = replace(
         _classify(name, args),
@@ -136,7 +137,8 @@ def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object,
     return replace(work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new=_bytes_of_views(new))
 
 
-def _list_tensors(tree: object) -> list[torch.Tensor]:
+def list_tensors(tree: object) -> list[torch.Tensor]:
+    """The tensors among the leaves of nested containers, in order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -154,7 +156,7 @@ def written_arguments(function: OpOverload) -> tuple[int, ...]:
 def _find_modified(function: OpOverload, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     names = [argument.name for argument in function._schema.arguments]
     indices = written_arguments(function)
-    return _list_tensors([args[index] if index < len(args) else kwargs.get(names[index]) for index in indices])
+    return list_tensors([args[index] if index < len(args) else kwargs.get(names[index]) for index in indices])
 
 
 def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:
@@ -164,7 +166,7 @@ def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:
     if name in _ONLY_WRITTEN:
         unread = {id(t) for t in modified}
         return bytes_written + _bytes_of_views(t for t in inputs if id(t) not in unread)
-    # A mask is gone through as a whole.
+    # With a mask as index, all elements are read, so only indices by number are counted here.
     if name == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
         return _bytes_of_views(inputs[1:]) + min(_bytes_of_views(modified), inputs[-1].nbytes)
     if name in _GATHERING:
@@ -174,7 +176,7 @@ def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:
 
 
 def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of `tensors`: a repeated one counts once, and an expanded one only as much as its memory."""
+    """Bytes of `tensors`, in which a repeated view counts once, and an expanded one as much as its storage."""
     sizes = {(_storage(t), t.storage_offset(), t.shape): min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors}
     return sum(sizes.values())
 
@@ -208,7 +210,7 @@ def _count_grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.S
 
 
 def _count_in_4_bits(x: torch.Size, *_, out_shape: torch.Size, **__) -> int:
-    """The weight is given as its codes and its shape."""
+    """A product with a weight that is passed as codes in 4 bits, so that its width is read from the result."""
     return 2 * prod(x) * out_shape[-1]
 
 
@@ -226,7 +228,7 @@ _ATTENTIONS = [
     f"_scaled_dot_product_{kind}"
     for kind in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 ]
-# Torch lacks the formulas, or (before PyTorch 2.13) those of attention in which several heads share a key.
+# Formulas that torch lacks, or has (before PyTorch 2.13) only for attention in which no heads share a key.
 _FORMULAS = {
     "mkldnn_rnn_layer": _make_recurrent_formula(2),
     "mkldnn_rnn_layer_backward": _make_recurrent_formula(4),
@@ -239,7 +241,7 @@ _FORMULAS = {
 
 
 def _classify(operator: str, args: tuple) -> Work:
-    """Kernel, side and rows of the work; the kernel ends in the layout of the arguments where that sets the pace."""
+    """The work's kernel, side and rows. The kernel's name ends in the layout of the arguments if its rate depends on that."""
     name = operator.removeprefix("_foreach_").removesuffix("_")
     name = _OTHER_NAMES.get(name, name)
     if operator in _FACTORS:

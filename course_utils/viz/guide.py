@@ -15,7 +15,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.files import atomic_write, require_writable
 from course_utils.hardware import MACHINES
-from course_utils.memory.planning.effects import FELT, LESS, Effect, contradictions, effects
+from course_utils.memory.planning.effects import LEAST_CHANGE_OF_PACE, LEAST_REDUCTION, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import KINDS
 from course_utils.viz.parts import arrow, box, subplots
@@ -218,11 +218,12 @@ _DOES_NOT = (
 )
 _SLOW = "Green in the column time or traffic: try this rung.\nOrange: leave this rung out, if you have it."
 _MEANING = (
-    f"Full mark: at least {100 * LESS:.0f} % fewer bytes of this kind in the phase with most of them. Outlined mark: in another "
-    "phase only (forward, backward or update). Rungs for the optimizer replace each other. Time and traffic are multiples of a "
-    f"step's without the rung, if they differ by {100 * FELT:.0f} % or more: time by an {CARD}'s data sheet, without traffic, as "
-    "if small matrix products were as fast as large ones. All are from dry runs of a small Llama in float32 on "
-    f"{_RANKS} cards, or on one for a rung that does not go with several. ZeRO-1 is torch's ZeroRedundancyOptimizer, which sends "
+    f"Full mark: at least {100 * LEAST_REDUCTION:.0f} % fewer bytes of this kind in the phase with most of them. "
+    "Outlined mark: in another phase only (forward, backward or update). Rungs for the optimizer replace each other. "
+    f"Time and traffic are multiples of a step's without the rung, if they differ by {100 * LEAST_CHANGE_OF_PACE:.0f} % or more: "
+    f"time by an {CARD}'s data sheet, without traffic, as if small matrix products were as fast as large ones. "
+    f"All are from dry runs of a small Llama in float32 on {_RANKS} cards, or on one for a rung that does not go with several. "
+    "ZeRO-1 is torch's ZeroRedundancyOptimizer, which sends "
     "the new parameters after DDP's gradients; most buffers are DDP's buckets. Your model may differ: course plan tries each "
     "rung on it."
 )
@@ -233,7 +234,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _mark(factor: float) -> str:
-    return f"× {factor:.2f}" if abs(factor - 1) >= FELT else ""
+    return f"× {factor:.2f}" if abs(factor - 1) >= LEAST_CHANGE_OF_PACE else ""
 
 
 def _describe_page(by_name: dict[str, Effect]) -> str:

@@ -1,4 +1,4 @@
-"""`course check`, as it is typed."""
+"""`course check` as a command."""
 
 import pytest
 

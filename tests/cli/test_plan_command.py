@@ -1,4 +1,4 @@
-"""`course plan`, as it is typed."""
+"""`course plan` as a command."""
 
 import json
 import re
@@ -11,7 +11,8 @@ import pytest
 from datasets import Dataset
 
 import course_utils
-from course_utils.cli import main, progress
+from course_utils.cli import main
+from course_utils.cli.planning import progress
 from course_utils.memory import Recipe
 from course_utils.memory.planning import plan as planning
 from course_utils.memory.planning import search
@@ -32,7 +33,7 @@ FITTING, TOO_LARGE = [*QUESTION, "--memory", "4GB"], [*QUESTION, "--memory", "2G
 
 @pytest.fixture(autouse=True)
 def _few_changes(monkeypatch):
-    """What all changes do is tested beside `memory.plan`."""
+    """Leaves only the first changes, since all are tested with `memory.plan`."""
     monkeypatch.setattr(search, "CHANGES", search.CHANGES[:5])
 
 
@@ -45,14 +46,14 @@ def config(tmp_path_factory):
 
 @pytest.fixture
 def plan(config, monkeypatch):
-    """The function `plan`, whose answer is always that of the small model."""
+    """A `plan` that always answers for the small model."""
     mock = Mock(return_value=planning.plan(config, 4 * 2**30, Recipe(batch=4, sequence=64, device="cpu")))
     monkeypatch.setattr(planning, "plan", mock)
     return mock
 
 
 def strict(text):
-    """As other programs read JSON: they know no NaN."""
+    """The content of a JSON text; NaN fails the test, since most programs refuse it."""
     return json.loads(text, parse_constant=pytest.fail)
 
 
@@ -252,7 +253,7 @@ def test_parts_of_a_sequence_are_as_many_as_ranks(config, capsys):
 
 
 def test_the_settings_of_a_row_come_from_the_stored_plan(config, capsys, monkeypatch):
-    """And whoever sees no counter is told once that it takes a while."""
+    """Without a terminal, a line says once that it takes a while."""
     plan = Mock(wraps=planning.plan)
     monkeypatch.setattr(planning, "plan", plan)
     monkeypatch.setattr(progress, "LONG", 0.0)
@@ -342,7 +343,7 @@ def test_a_mistyped_kind_is_told_before_a_plan_is_worked_out(config, capsys, mon
 
 @pytest.mark.slow
 def test_bytes_are_told_where_seconds_are_not_known(config, capsys):
-    """A T4 has no rate for bfloat16; what fits in its memory does not depend on that."""
+    """A T4 has no rate for bfloat16, but what fits in its memory does not depend on that."""
     argv = ["plan", config, "--precision", "bf16", "--batch", "1"]
     main([*argv, "--memory", "16GB"])
     plain = capsys.readouterr().out.splitlines()

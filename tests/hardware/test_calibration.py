@@ -1,4 +1,4 @@
-"""This machine by measurement: figures that are possible, kept until they are wanted again, in the right units."""
+"""The calibration of this machine: its figures are possible, cached and in the right units."""
 
 import math
 import time
@@ -42,7 +42,7 @@ def test_calibration_gives_figures_within_what_is_physically_possible(calibrated
 
 @pytest.fixture
 def no_timing(monkeypatch):
-    """Every call takes a millisecond, and no other program runs."""
+    """A calibration in which every call takes a millisecond and no other program runs."""
     monkeypatch.setattr(calibration, "seconds_of", lambda call: 0.001)
     monkeypatch.setattr(calibration.psutil, "cpu_percent", lambda seconds: 0.0)
 

@@ -1,4 +1,4 @@
-"""Seconds of a piece of work on a machine, by closed forms; and the named machines, by relations that hold for all."""
+"""Seconds of work on a machine, by closed forms; the named machines, by relations that hold for all of them."""
 
 import pytest
 

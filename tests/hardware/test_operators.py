@@ -1,4 +1,4 @@
-"""Work counted from shapes, beside closed forms and PyTorch's counters."""
+"""Work counted from shapes, compared with closed forms and PyTorch's counter."""
 
 from functools import partial
 
@@ -65,7 +65,7 @@ def test_what_is_put_into_a_tensor_is_read_and_written():
 
 
 def test_all_counters_find_the_same_products():
-    """Attention on the CPU among them, for which torch has no formula: two products forward, five backward."""
+    """This includes attention on the CPU, for which torch has no formula: two products forward, five backward."""
     q, k, v = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
     layer = nn.Linear(4, 5)
 

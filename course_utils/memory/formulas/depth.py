@@ -1,6 +1,6 @@
-"""Models of many equal blocks: a smaller one of the same kind, and how its log becomes that of the whole.
+"""The log of a model with many equal blocks, from those of smaller models.
 
-Equal blocks add equal events, so the logs of two and of three blocks tell that of any number.
+Equal blocks add equal events, so the log for any number of blocks follows from those for two and for three.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _LISTS = ("aten.stack.default", "aten.cat.default")
 
 @dataclass(frozen=True)
 class Depth:
-    """The rule by which the log of three blocks becomes that of more: each of its `stretches` occurs once per block.
+    """The rule by which the log of three blocks becomes that of more: each of its `stretches` is repeated for each further block.
 
     If the logs of two and of three blocks are `a B B c` and `a B B B c`, the stretch is one B, and the log of five blocks is
-    `a B B B B B c`. Some events, such as a list of all blocks' tensors, grow instead: by `growth` bytes for each block. It is
-    sure where each stretch repeats what is beside it; else the log of four blocks should confirm it.
+    `a B B B B B c`. Some events, such as a list of all blocks' tensors, grow instead: by `growth` bytes for each block. The rule
+    `is_sure` if each stretch equals the events beside it; else the log of four blocks should confirm it.
     """
 
-    stretches: tuple[tuple[int, int], ...]
+    stretches: tuple[tuple[int, int], ...]  # indices in the log of three blocks, the first and the one after the last
     growth: np.ndarray
     is_sure: bool
 
@@ -53,7 +53,7 @@ class Depth:
         return cls(tuple(stretches), growth, is_sure)
 
     def order(self, blocks: int) -> np.ndarray:
-        """The index in the log of three blocks of each event of a model with this many."""
+        """For each event of a model with `blocks` blocks, its index in the log of three."""
         order = np.arange(len(self.growth))
         parts: list[np.ndarray] = []
         start = 0
@@ -63,15 +63,15 @@ class Depth:
         return np.concatenate([*parts, order[start:]])
 
     def deepen(self, three: Log, blocks: int) -> Log:
-        """The log of a model with this many blocks."""
+        """The log of a model with `blocks` blocks, from that of `three`."""
         order = self.order(blocks)
         grown = three.changes + self.growth * (blocks - 3)
         return Log(grown[order], tuple(three.labels[index] for index in order), three.grain)
 
 
 def _pair_runs(two: Log, three: Log) -> list[tuple[slice, slice]] | None:
-    """The runs of both logs side by side; None if they are not the same runs."""
-    # Not apart where each parameter has an optimizer of its own, as master weights have.
+    """The runs of both logs in pairs; None if the logs do not have the same runs."""
+    # The second try is for optimizers of one parameter each, as master weights have.
     for foreach_apart in (True, False):
         runs_of_two, runs_of_three = (_split_into_runs(log, foreach_apart) for log in (two, three))
         if [key for key, _ in runs_of_two] == [key for key, _ in runs_of_three]:
@@ -80,14 +80,14 @@ def _pair_runs(two: Log, three: Log) -> list[tuple[slice, slice]] | None:
 
 
 def _split_into_runs(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]:
-    """Runs of events of one phase, before the step of one kind, each with its key: within each, blocks follow one another.
+    """Runs of events with one phase (before the step, one kind), each with its key; in each, blocks follow one another.
 
-    With `foreach_apart` one call for all parameters is a run of its own, as are the deaths of what it bore.
+    With `foreach_apart` a call for all parameters is a run of its own, and so are the frees of what it allocated.
     """
 
     def key_of(index: int) -> tuple:
         phase, kind, _, operator = log.labels[index]
-        # Within backward such a call is for one parameter.
+        # In backward such a call is for one parameter.
         is_for_all = foreach_apart and "_foreach_" in operator and phase == "update"
         call = (operator, bool(log.changes[index] > 0)) if is_for_all else ()
         return phase, "" if phase else kind, *call
@@ -97,7 +97,7 @@ def _split_into_runs(log: Log, foreach_apart: bool) -> list[tuple[tuple, slice]]
 
 
 def _differences(shorter: list, longer: list) -> list[tuple[str, int, int, int, int]]:
-    """Differences in `SequenceMatcher`'s form; a single insertion if that explains them."""
+    """The differences as opcodes of `SequenceMatcher`; one insertion if that is enough."""
     pairs = enumerate(zip(shorter, longer, strict=False))
     before = next((index for index, (event, other) in pairs if event != other), len(shorter))
     inserted = len(longer) - len(shorter)
@@ -111,9 +111,9 @@ def _differences(shorter: list, longer: list) -> list[tuple[str, int, int, int, 
 
 
 def _find_repetitions(events: list, begin: int, end: int) -> list[tuple[int, int]] | None:
-    """The insertion as stretches that each repeat their neighbor; None if it is not made of such.
+    """The insertion `events[begin:end]` as one or two stretches that each equal the events beside them; None if it is neither.
 
-    It is one stretch, or two where one list of things ends in another.
+    There are two where the insertion spans the end of one list and the beginning of the next.
     """
 
     def repeats_before(middle: int) -> bool:
@@ -129,7 +129,7 @@ def _find_repetitions(events: list, begin: int, end: int) -> list[tuple[int, int
 
 
 def _comparable_events(log: Log, run: slice) -> list[tuple[int, Label]]:
-    """Changes and labels as equal blocks have them alike; a list of numbers, one for each tensor, grows with the blocks."""
+    """Changes and labels in which equal blocks are equal: without their numbers, and without sizes that grow with the blocks."""
 
     def comparable(change: int, label: Label) -> int:
         return (change > 0) - (change < 0) if label.operator in _LISTS and abs(change) < 4096 else change

@@ -26,26 +26,26 @@ _PRINTED_TERMS = 5
 
 @dataclass(frozen=True)
 class Term:
-    """One summand of the bytes in use."""
+    """One summand of the bytes in use at an instant."""
 
     kind: str  # of `KINDS`
     name: str
     formula: str
     bytes: int  # the formula's value
     letters: frozenset[str] = frozenset()
-    times: int = 1  # the number of blocks that it stands for, each with as many bytes
+    times: int = 1  # the number of equal blocks that it stands for
 
 
 @dataclass(frozen=True)
 class Instant:
-    """The fullest moment of a phase: `by_kind` in bytes, the operator and module at work, and the `terms` behind it."""
+    """The fullest moment of a phase: bytes `by_kind`, the operator and module that ran, and the `terms` that add up to it."""
 
     name: str
     by_kind: dict[str, int]
     operator: str
     module: str
     _estimate: "Estimate" = field(repr=False)
-    _index: int = field(repr=False)  # of the last event before it
+    _index: int = field(repr=False)  # that of the last event before this moment
 
     @property
     def bytes(self) -> int:
@@ -54,12 +54,12 @@ class Instant:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The terms, largest first; equal ones of several blocks are one term."""
+        """The terms with their formulas, the largest first; equal ones of several blocks are one term."""
         return self._sort(self._estimate.polynomials)
 
     @cached_property
     def terms_in_bytes(self) -> tuple[Term, ...]:
-        """The terms as numbers of bytes, for which no formulas need be found."""
+        """The terms with numbers of bytes in place of formulas, which would take dry runs to find."""
         changes = self._estimate.log.changes[: self._index + 1].tolist()
         return self._sort([Polynomial.monomial(abs(change)) for change in changes])
 
@@ -69,15 +69,15 @@ class Instant:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The predicted memory of a training step by `recipe`. Bytes in use on the device of one rank.
+    """The predicted memory of a training step by `recipe`, in bytes on the device of one rank.
 
-    Printed, it answers: how much, when, for what, on what basis, and what is not counted.
+    Printed, it says how much, when and for what, on what basis, and what is not counted.
     """
 
     model: str
     recipe: Recipe
     log: Log = field(repr=False)
-    basis: str  # a dry run of just this step, or formulas and how they were confirmed
+    basis: str  # what the figures come from: a dry run, or formulas, and how those were confirmed
     finder: "Finder | NamedModel" = field(repr=False)
 
     @property
@@ -87,13 +87,13 @@ class Estimate:
 
     @property
     def workload(self) -> "Workload":
-        """The step that is predicted, to be run."""
+        """The predicted step, in a form that runs."""
         from course_utils.memory.step.workload import Workload
 
-        return Workload(self.finder.source, self.recipe)
+        return Workload(self.finder.with_recipe(self.recipe).source, self.recipe)
 
     def beside_training(self) -> dict[str, int]:
-        """Bytes at the fullest moment of what is done beside training: evaluation, saving and loading, each by a dry run."""
+        """Bytes at the fullest moment of evaluation, of saving and of loading, each by a dry run."""
         from course_utils.memory.trace.dry_run import dry_run
 
         workload = self.workload
@@ -137,7 +137,7 @@ class Estimate:
         return {instant.name: dict(instant.by_kind) for instant in self.instants}
 
     def working(self, instant: str | None = None) -> "pd.DataFrame":
-        """The sum at the instant of that name, by default the fullest, as a table with a row per term.
+        """The terms at the instant of that name, by default the fullest, as a table with a row per term.
 
         Raises `CourseError` for a name that is none of `by_instant()`.
         """
@@ -174,7 +174,7 @@ class Estimate:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what the answer rests on, and on what is counted or not if a reader may expect otherwise."""
+        """Sentences on the basis of the figures, and on what is counted or not where a reader may expect otherwise."""
         recipe = self.recipe
         lines = [f"known from {self.basis}", *self.finder.source.remarks]
         if recipe.keeps_outputs:
@@ -190,7 +190,7 @@ class Estimate:
         return [*lines, f"not counted: the libraries' own workspaces{away}"]
 
     def terms_at(self, index: int, sizes: list[Polynomial]) -> Iterator[Term]:
-        """The terms of what is in use after the event at `index`, from the `sizes` of all events."""
+        """The terms in use after the event at `index`; `sizes` are those of all events."""
         blocks = self.finder.count_blocks(self.log)
         groups: dict[tuple[str, str], Counter] = {}
         for label, change, formula in zip(self.log.labels[: index + 1], self.log.changes.tolist(), sizes, strict=False):
@@ -204,7 +204,7 @@ class Estimate:
 
 
 def _terms_of(kind: str, owner: str, counts: Counter, blocks: int) -> Iterator[Term]:
-    """A term for what all blocks of the `owner` have alike, and one for the rest."""
+    """A term for what each of the `owner`'s blocks has, and one for the rest; `counts` are by bytes and formula."""
     of_each_block = {piece: count // blocks if blocks > 1 else 0 for piece, count in counts.items()}
     of_rest = {piece: count - of_each_block[piece] * blocks for piece, count in counts.items()}
     for times, pieces in ((blocks, of_each_block), (1, of_rest)):
@@ -226,11 +226,11 @@ def estimate(model: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable |
     is called with, a tensor, a tuple or a dict, for models that take something else than token ids, pictures or sound by
     Transformers' names. The model must return its loss, or an object with `.loss`.
 
-    What is predicted is the step of `Workload(model, recipe)`, an ordinary loop. The first size is answered by a dry run, of
-    three blocks where a model has many equal ones; with the second, polynomials in batch and length are found from a few small
-    dry runs. They answer alone only where they give the dry runs at both ends to the byte, else there is another dry run;
-    `.basis` says which it was.
-    Raises `CourseError` for a model that cannot be made or run without its values, and for a recipe that does not suit it.
+    What is predicted is the step of `Workload(model, recipe)`, an ordinary loop. The first sizes are answered by dry runs, of
+    three blocks if a model has many equal ones. For further sizes, polynomials in batch and length are found from a few small
+    dry runs. They answer alone only between sizes at which they equal dry runs to the byte; else there is another dry run, and
+    `.basis` says which it was. Raises `CourseError` for a model that cannot be made, or run without its values, and for a recipe
+    that does not suit it.
     """
     if not isinstance(recipe, Recipe):
         raise CourseError(f"recipe must be a memory.Recipe, not {recipe!r}; write Recipe(batch=…).")
@@ -243,6 +243,6 @@ def estimate(model: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable |
 
 
 def estimate_from(finder: "Finder", recipe: Recipe) -> Estimate:
-    """The estimate of a recipe by the formulas or dry runs of `finder`."""
+    """The estimate of `recipe` by the formulas or dry runs of `finder`."""
     log, basis = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, basis, finder)

@@ -1,7 +1,7 @@
-"""From dry runs to formulas: what is known of one model by one recipe, and how more is found out.
+"""From dry runs of one model and recipe to formulas for any batch and length.
 
-The order of a step's events does not depend on the examples b of a batch and their length s; each size is a polynomial in them.
-So a few dry runs at small sizes give every event's polynomial, which further dry runs confirm.
+The order of a step's events depends neither on the examples b of a batch nor on their length s, and each size is a polynomial in
+both. So a few dry runs at small sizes give every event's polynomial, which further dry runs confirm.
 """
 
 from collections.abc import Iterable
@@ -20,30 +20,30 @@ from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
 _IN_PRIMES = (23, 32 * 29)
-"""Batch and length for reading letters: primes that occur in no other size, and 32, since some kernels round lengths up to it."""
-# Each takes a dry run or two, and formulas seven. Whoever prints an estimate has them found sooner.
+"""Batch and length of the dry run that finds letters: primes that occur in no other size, and 32 for kernels that round."""
+# A size takes one or two dry runs, and formulas take seven. To print an estimate, formulas are found at once.
 _SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
 @dataclass(frozen=True, eq=False)
 class Formulas:
-    """Polynomials of one regime, one example or several, which hold between the sizes at which dry runs confirmed them.
+    """Polynomials for one example, or for several, which hold between the sizes at which dry runs confirmed them.
 
-    They know nothing of libraries' scratch space, so a dry run in which that counts at the peak confirms nothing.
+    They leave out libraries' scratch space, so a dry run with scratch space at its peak confirms nothing.
     """
 
     coefficients: np.ndarray  # a row an event, a column for each of `MONOMIALS`
     labels: tuple[Label, ...]
     grain: int
     depth: Depth | None  # if there is one, the polynomials are those of a model of three blocks
-    first: Trial  # of the whole model
+    first: Trial  # the first dry run of the whole model
     run_count: int
     confirmed: list[tuple[int, int]]
 
     @cached_property
     def are_exact(self) -> bool:
-        """Whether they give the first dry run too; not where kernels round lengths up, each in its own way."""
+        """Whether they give the first dry run too; they may not where kernels round lengths up, each in its own way."""
         recipe = self.first.recipe
         return np.array_equal(self.log(recipe.batch, recipe.sequence).totals, self.first.log.plain.totals)
 
@@ -53,12 +53,12 @@ class Formulas:
         return self.first.log.plain is not self.first.log
 
     def holds(self, b: int, s: int) -> bool:
-        """Whether a dry run has confirmed them on both sides of these sizes."""
+        """Whether dry runs have confirmed them at sizes on both sides of `b` and `s`."""
         bounds = [(min(sizes), max(sizes)) for sizes in zip(*self.confirmed, strict=True)]
         return bool(bounds) and all(low <= size <= high for size, (low, high) in zip((b, s), bounds, strict=True))
 
     def small_log(self, b: int, s: int) -> Log:
-        """The log of the model that was run for them."""
+        """The log of the small model that was run to find them."""
         return Log(np.rint(self.coefficients @ powers(b, s)).astype(np.int64), self.labels, self.grain)
 
     def log(self, b: int, s: int) -> Log:
@@ -68,21 +68,21 @@ class Formulas:
 
     @property
     def basis(self) -> str:
-        """What the formulas rest on, for the printed answer."""
+        """How the formulas were found and confirmed, for the printed answer."""
         b, s = max(self.confirmed)
         scratch = ", without libraries' scratch space" if self.omit_scratch else ""
         return f"formulas found from {self.run_count} dry runs, confirmed by another at b={b}, s={s}{scratch}"
 
 
 def powers(b: int, s: int) -> np.ndarray:
-    """The values of the monomials at these sizes."""
+    """The values of `MONOMIALS` at these sizes."""
     return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
 
 
 def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = range(6)) -> np.ndarray | None:
-    """The coefficients that give all `logs`, each at its (b, s), to the byte; None where there are none.
+    """The coefficients, (events, monomials), that give all `logs`, each at its (b, s), to the byte; None if none do.
 
-    `columns` are those of the monomials that may occur: at least as many logs are needed as there are of them.
+    `columns` are the monomials that may occur; there must be at least as many logs.
     """
     columns = list(columns)
     first = next(iter(logs.values()))
@@ -93,29 +93,29 @@ def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = range(6)) -> 
     scale = np.abs(matrix[:, columns]).max(0)
     solution = np.linalg.lstsq(matrix[:, columns] / scale, changes, rcond=None)[0].T / scale
     coefficients = np.zeros((changes.shape[1], len(MONOMIALS)))
-    # Halves and thirds of bytes occur, where a size is an integer all the same.
+    # Coefficients may be fractions, such as halves and thirds, although sizes are integers.
     coefficients[:, columns] = np.rint(solution * 24) / 24
     return coefficients if np.array_equal(np.rint(matrix @ coefficients.T), changes) else None
 
 
 @dataclass
 class Finder:
-    """One model by one recipe, whatever the batch and the length: its dry runs, and the formulas found from them."""
+    """The dry runs of one model by one recipe at any batch and length, and the formulas found from them."""
 
     source: Source
     recipe: Recipe
     trials: dict[tuple[int, int], Trial] = field(default_factory=dict)
     by_regime: dict[tuple[bool, int | None], Formulas | None] = field(default_factory=dict)
-    """Under `(is_single, length)`: of one example PyTorch leaves some copies out; a length of None is any."""
+    """By `(is_single, length)`, since PyTorch leaves some copies out for one example; a length of None is for all lengths."""
     _in_letters: dict[Formulas, list[Polynomial]] = field(default_factory=dict)
 
     def with_recipe(self, recipe: Recipe) -> "Finder":
-        """The finder of the same model by another recipe; itself where only batch or length differ."""
+        """The finder of the same model for another recipe; this one if only batch or length differ."""
         return self if replace(recipe, batch=1, sequence=1) == self.recipe else finder_of(self.source, recipe)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Letters of the model's own sizes."""
+        """The sizes in the model's configuration, by letter."""
         return sizes_of(self.source.config) if hasattr(self.source.config, "to_dict") else {}
 
     def run(self, b: int, s: int) -> Trial:
@@ -124,7 +124,7 @@ class Finder:
         return self.trials[b, s]
 
     def log(self, b: int, s: int) -> tuple[Log, str]:
-        """The log at these sizes, and what it rests on."""
+        """The log at these sizes, and its basis."""
         if (b, s) not in self.trials:
             pays = self.by_regime or len(self.trials) >= _SIZES_BEFORE_FORMULAS
             formulas = self.formulas_for(b, s) if pays else None
@@ -134,15 +134,15 @@ class Finder:
         return self.trials[b, s].log, self.trials[b, s].basis
 
     def guess(self, b: int, s: int) -> Log:
-        """The log at these sizes by formulas, unconfirmed ones too; a dry run where there are none."""
+        """The log at these sizes by formulas, even unconfirmed ones; by a dry run if there are none."""
         formulas = self.by_regime.get((b == 1, s)) or self.by_regime.get((b == 1, None))
         return formulas.log(b, s) if formulas else self.log(b, s)[0]
 
     def formulas_for(self, b: int, s: int) -> Formulas | None:
-        """Formulas that give a dry run at these sizes, but for scratch space; found and confirmed where need be.
+        """Formulas that give a dry run at these sizes, apart from scratch space; they are found and confirmed if necessary.
 
-        None where there are none, and where nothing of this regime was run dry yet. A loss by pieces has as many events as it
-        has pieces, which no formula follows.
+        None if there are none, or if no step with one example (or with several) was run dry yet. The number of a chunked loss's
+        events depends on the size, which no formula describes.
         """
         if self.recipe.chunked_loss:
             return None
@@ -161,7 +161,7 @@ class Finder:
         return formulas
 
     def _formulas_of(self, is_single: bool, length: int | None = None) -> Formulas | None:
-        """Formulas for this length alone, or for all, from the first dry run of such sizes; None while there is none."""
+        """Formulas for this length alone, or for all lengths, from the first dry run of such sizes; None if there was none."""
         if (is_single, length) not in self.by_regime:
             trials = (t for (b, s), t in self.trials.items() if (b == 1) == is_single and length in (None, s))
             first = next(trials, None)
@@ -178,12 +178,12 @@ class Finder:
         return run_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
     def _choose_sizes(self, is_single: bool, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
-        """Batches and lengths to run, and the columns of the monomials that they tell apart."""
+        """Pairs of batch and length to run, and the columns of the monomials that these can distinguish."""
         if length:
             return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
-        # A length that suits the model even four times over.
+        # A length four times which the model still takes.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if is_single:
             return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
@@ -191,11 +191,11 @@ class Finder:
         return [(b, units * unit) for b, units in batches_and_units], range(6)
 
     def _find(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
-        """Formulas for all lengths, or for the `length` alone; None where the dry runs at small sizes have none."""
+        """Formulas for all lengths, or for `length` alone, from dry runs at small sizes; None if no polynomials give these."""
         sizes, columns = self._choose_sizes(is_single, length)
         depth = Depth.between(*(log.plain for log in first.smaller)) if first.smaller else None
         logs = {(b, s): self._run_small(b, s, depth) for b, s in sizes[:2]}
-        # Where the length does not matter, the batch alone is left.
+        # If the length does not matter, formulas depend on the batch alone.
         if not (is_single or length) and np.array_equal(*(log.plain.changes for log in logs.values())):
             sizes, columns = self._choose_sizes(is_single, sizes[0][1])
             logs = {size: log for size, log in logs.items() if size in sizes}
@@ -212,7 +212,7 @@ class Finder:
         return Formulas(coefficients, small.labels, small.grain, depth, first, run_count, confirmed)
 
     def count_blocks(self, log: Log) -> dict[str, int]:
-        """How many blocks each list of them has, by the list's name with `.*`; a log that was deepened names only some."""
+        """The number of blocks in each list, by the list's name with `.*`; a deepened log has labels of only some of them."""
         numbers: dict[str, set[str]] = {}
         for name, number in (block_of(label.module) for label in log.labels):
             if number:
@@ -224,7 +224,7 @@ class Finder:
         }
 
     def polynomials_of_events(self, log: Log, recipe: Recipe) -> list[Polynomial]:
-        """The size of each event as a polynomial, in letters as far as they are known, else as a number."""
+        """The size of each event as a polynomial in letters, or as a number where none is known."""
         b, s = recipe.batch, recipe.sequence
         polynomials = [Polynomial.monomial(abs(change)) for change in log.changes.tolist()]
         formulas = self.formulas_for(b, s)
@@ -242,14 +242,14 @@ class Finder:
         return polynomials
 
     def _spell_in_letters(self, formulas: Formulas, batch: int) -> list[Polynomial]:
-        """The size of each event of the formulas, in letters as far as that can be, else in b and s."""
+        """The size of each event of the formulas in the model's letters if possible, else in b and s."""
         changes, primes = self._run_in_primes(formulas, batch)
         in_primes = [None] * len(formulas.labels) if changes is None else np.abs(changes).tolist()
         rows = zip(formulas.coefficients, in_primes, strict=True)
         return [_spell_event(row, size, primes, self.sizes) for row, size in rows]
 
     def _run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
-        """Bytes of the same events in a model whose sizes are primes, where there is one, and its sizes."""
+        """Changes of the same events in a model whose sizes are primes, and its sizes by letter; None if there is none."""
         b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
         for config, primes in siblings(self.source.config) if self.sizes else ():
             finder = Finder(self.source.with_config(config), self.recipe)
@@ -263,7 +263,7 @@ class Finder:
 
 
 def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int], sizes: dict[str, int]) -> Polynomial:
-    """A size as a polynomial: in the model's letters where it is one product that gives the same number, else in b and s.
+    """A size as a polynomial: in the model's letters if one product gives the same number, else in b and s.
 
     `in_primes` are the bytes of the same event in the model whose sizes are `primes`.
     """
@@ -276,7 +276,8 @@ def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int],
         if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(24)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.monomial(factor, **dict(powers_of), b=i, s=j)
-    size = row @ powers(2, 3)  # a birth's is positive, a death's negative; of one token a shifted label leaves nothing
+    # Positive if allocated, negative if freed; not at b = s = 1, where shifted labels are empty.
+    size = row @ powers(2, 3)
     parts = [
         Polynomial.monomial(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
         for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
@@ -288,6 +289,6 @@ _finders: dict[tuple, Finder] = {}
 
 
 def finder_of(source: Source, recipe: Recipe) -> Finder:
-    """This process's finder of a model by a recipe; a new one for a module or a function, which has no key."""
+    """This process's finder of a model and a recipe; a new one for a module or a function, since these have no key."""
     finder = Finder(source, replace(recipe, batch=1, sequence=1))
     return finder if source.key is None else _finders.setdefault((*keys_of(source, recipe), finder.recipe), finder)

@@ -1,7 +1,7 @@
-"""Sizes of a model as letters: a formula such as 32 × (4·h² + 6·f·h) in place of a number.
+"""Sizes of a model as letters, for formulas such as 32 × (4·h² + 6·f·h) in place of numbers.
 
-A second model of the same kind has a prime in every one of its sizes, so that a number of bytes tells by its factors of which
-sizes it is the product.
+The letters are found from a second model of the same kind in which every size contains a prime, so that the factors of a number
+of bytes say of which sizes it is the product.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,12 +41,12 @@ Monomial = tuple[tuple[str, int], ...]
 MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
 """Powers of b and s that occur in the sizes of a step."""
 LENGTH_STEP = 64
-"""Kernels round lengths up to its multiples, each in its own way: between these no formula of a length need hold."""
+"""Kernels round lengths up, each in its own way, to numbers that divide this one; formulas need only hold at its multiples."""
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of products of letters: `terms` are pairs of the letters with their powers, and the factor."""
+    """A sum of products of letters. A term is a pair of letters with their powers, and of a factor."""
 
     terms: tuple[tuple[Monomial, Fraction], ...] = ()
 
@@ -101,10 +101,10 @@ def sizes_of(config: "PretrainedConfig") -> dict[str, int]:
 
 
 def siblings(config: "PretrainedConfig") -> Iterator[tuple["PretrainedConfig", dict[str, int]]]:
-    """Configurations of the same kind whose sizes are products of large primes, and these by letter.
+    """Configurations of the same kind with sizes that contain large primes, each with these sizes by letter.
 
-    Heads divide widths and heads of keys divide heads where they do so in the original. The first suits kernels that want sizes
-    to be multiples of 8, the second rules that treat tensors below some thousand elements apart.
+    Heads divide widths, and heads of keys divide heads, if they do so in the original. The first configuration is for kernels
+    that require multiples of 8, the second for rules that treat tensors with fewer than some thousand elements differently.
     """
     sizes = sizes_of(config)
     if not {"h", "a", "d"} <= sizes.keys():
@@ -122,9 +122,9 @@ def siblings(config: "PretrainedConfig") -> Iterator[tuple["PretrainedConfig", d
 
 
 def factor_into_letters(number: Fraction | int, primes: Mapping[str, int]) -> Polynomial | None:
-    """The product of letters that is `number` at the sizes `primes`, each taken out as often as it divides; largest first.
+    """The product of letters that is `number` at the sizes `primes`; the largest letters are divided out first.
 
-    None where nothing is left but a number too large to be a factor.
+    None if the factor that is left is too large to be one.
     """
     rest = Fraction(number)
     powers: dict[str, int] = {}

@@ -1,6 +1,7 @@
-"""Formulas of named models in batch and length, found once and shipped: what they answer needs no torch.
+"""Formulas of named models in batch and length, found once and shipped, so that a plan by them needs no torch.
 
-The archive has a member a model, which is read when it is asked about. `python -m benchmarks.named` finds all of them again.
+The archive `named.zip` has a member for each model, which is read when it is asked about. `python -m benchmarks.named` finds all
+formulas again.
 """
 
 import json
@@ -9,22 +10,26 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import nan
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import numpy as np
 
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.estimate import Estimate
-from course_utils.memory.formulas.letters import LENGTH_STEP, MONOMIALS
+from course_utils.memory.formulas.letters import LENGTH_STEP, MONOMIALS, Polynomial
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Label, Log, block_of
+
+if TYPE_CHECKING:
+    from course_utils.memory.formulas.finder import Finder
 
 FILE = Path(__file__).with_name("named.zip")
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A named model in place of a finder and its source: it has what an `Estimate` asks of both."""
+    """What an `Estimate` by shipped formulas has in place of a `Finder` and its `Source`; terms are numbers, without letters."""
 
     name: str
     remarks: list[str]
@@ -36,6 +41,22 @@ class NamedModel:
         """The model itself, which is its own source."""
         return self
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """No letters, since the configuration is not read."""
+        return {}
+
+    def polynomials_of_events(self, log: Log, recipe: Recipe) -> list[Polynomial]:
+        """The size of each event as a number of bytes."""
+        return [Polynomial.monomial(abs(change)) for change in log.changes.tolist()]
+
+    def with_recipe(self, recipe: Recipe) -> "Finder":
+        """The finder of this model, which makes dry runs and so needs torch."""
+        from course_utils.memory.formulas.finder import finder_of
+        from course_utils.memory.step.model import source_of
+
+        return finder_of(source_of(self.name), recipe)
+
     def count_blocks(self, log: Log) -> dict[str, int]:
         """The number of blocks in each list of them."""
         names_and_numbers = (block_of(label.module) for label in log.labels)
@@ -44,7 +65,7 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """A step by `recipe` from stored formulas: a `Trial` without seconds."""
+    """A step by `recipe` from stored formulas, with the figures of a `Trial` that a plan uses; seconds are not known."""
 
     recipe: Recipe
     log: Log
@@ -55,7 +76,7 @@ class StoredTrial:
 
 @cache
 def _member(name: str) -> dict:
-    """The archive's formulas of a model; empty where it has none."""
+    """The archive's member for a model; an empty dictionary if it has none."""
     with ZipFile(FILE) as archive:
         return json.loads(archive.read(f"{name}.json")) if f"{name}.json" in archive.namelist() else {}
 
@@ -67,13 +88,13 @@ def models() -> Iterator[str]:
 
 
 def key_of(recipe: Recipe) -> str:
-    """The key of a recipe's formulas: it tells one example or micro-batch from several, and says no length."""
+    """The key of a recipe's formulas. It distinguishes one example, or one micro-batch, from several, and contains no length."""
     sizes = {"batch": min(recipe.batch, 2), "accumulation": min(recipe.accumulation, 2), "sequence": 0}
     return json.dumps(plain_recipe(recipe) | sizes, sort_keys=True)
 
 
 def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
-    """The largest batch at the length of `recipe`, which formulas know, and the longest sequence of its batch that they know."""
+    """The largest batch that formulas know at the length of `recipe`, and the longest sequence that they know for its batch."""
     formulas = _member(name)["formulas"]
     _, length = formulas[key_of(recipe)]["confirmed"][1]
     of_several = formulas.get(key_of(replace(recipe, batch=2)))
@@ -82,7 +103,7 @@ def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
 
 
 def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
-    """The step of a named model by `recipe`; None if no formulas in the archive were confirmed on both sides of it."""
+    """The step of a named model by `recipe`; None if no formulas in the archive were confirmed on both sides of its sizes."""
     if callable(recipe.optimizer) or recipe.sequence % LENGTH_STEP:
         return None
     member = _member(name)

@@ -1,4 +1,4 @@
-"""One recipe tried dry: bytes on the device and on the host, seconds, and bytes on the wire, of a model of any depth."""
+"""Dry runs of a recipe with a model of any depth: bytes on the device and on the host, seconds, and bytes sent."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from course_utils.memory.trace.phases import observe_phases
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step by `recipe` takes."""
+    """What a step by `recipe` takes: its logs on the device and on the host, its seconds and its traffic."""
 
     recipe: Recipe
     log: Log
@@ -33,7 +33,7 @@ class Trial:
     traffic: Mapping[str, tuple[int, int]]  # by collective, the bytes and messages that a rank sends
     basis: str = "a dry run of just this step"
     smaller: tuple[Log, Log] | None = None  # logs of two and of three blocks, if that of all was extrapolated from them
-    block_count: int = 0
+    block_count: int = 0  # the number of blocks to which they were extrapolated
 
     @property
     def peak(self) -> int:
@@ -57,15 +57,15 @@ class Trial:
 
 
 def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
-    """Keys of the model and its teacher with their files as they are now; None without a teacher or a key."""
+    """Keys of the model and of its teacher, from their files as they are now; None for a missing teacher or key."""
     return source.key, source_of(recipe.teacher).key if recipe.teacher else None
 
 
 def try_recipe(source: Source, recipe: Recipe, machine: Machine | None = None, *, traffic: bool = True) -> Trial:
-    """Run the step of `recipe` dry, with seconds if there is a machine. Without `traffic` its bytes on the wire may be too few.
+    """Run the step of `recipe` dry, with seconds if there is a machine. Without `traffic` the bytes sent may be too few.
 
-    A model of many equal blocks is run with two and with three of them. Where the second log is not the first with more put
-    in, all blocks are run.
+    A model of many equal blocks is run with two and with three of them. If the second log is not the first with insertions, all
+    blocks are run.
     """
     trial = _extrapolate_blocks(source, recipe, machine, traffic) or run_few_batches(source, recipe, machine, traffic)
     of_two = f", of 2 of its {recipe.accumulation} micro-batches" if recipe.accumulation > 2 else ""
@@ -78,7 +78,8 @@ def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None,
     count = source.blocks.count
     try:
         two, three = (run_few_batches(source.with_blocks(blocks), recipe, machine, traffic) for blocks in (2, 3))
-    except CourseError:  # it may name blocks by their numbers; what is wrong with the whole, that says itself
+    except CourseError:
+        # The error may name blocks by wrong numbers; if the whole model fails too, its own error is raised.
         return None
     depth = Depth.between(two.log, three.log)
     depth_on_host = Depth.between(two.host, three.host)
@@ -102,7 +103,7 @@ def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None,
 
 
 def _extrapolate_counts(smaller: Trial, larger: Trial, times: int) -> dict[str, dict]:
-    """Clock and traffic with what `larger` has more than `smaller` added `times` more."""
+    """Clock and traffic of `larger`, plus `times` the difference between `larger` and `smaller`."""
     clock, traffic = {}, {}
     for call, seconds in larger.clock.items():
         clock[call] = seconds + (seconds - smaller.clock.get(call, 0.0)) * times
@@ -113,23 +114,23 @@ def _extrapolate_counts(smaller: Trial, larger: Trial, times: int) -> dict[str, 
 
 
 def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = None, traffic: bool = True) -> Trial:
-    """The trial of just this model, from dry runs of at most two micro-batches.
+    """The trial of this model as it is, from dry runs of at most two micro-batches.
 
-    Each further micro-batch adds its inputs, and the seconds and bytes on the wire that the second added to the first.
+    Each further micro-batch adds its inputs, and the seconds and bytes sent that the second added to the first.
     """
     further = recipe.accumulation - 2
     if further <= 0:
         return _recall_or_run(source, recipe, machine)
     of_two = _recall_or_run(source, replace(recipe, accumulation=2), machine)
     trial = replace(of_two, recipe=recipe, log=of_two.log.with_micro_batches(further))
-    if machine is None and not (traffic and recipe.ranks > 1):  # then there is nothing to be counted
+    if machine is None and not (traffic and recipe.ranks > 1):  # no seconds or bytes sent are asked for
         return trial
     of_one = _recall_or_run(source, replace(recipe, accumulation=1), machine)
     return replace(trial, **_extrapolate_counts(of_one, of_two, further))
 
 
 MOST_RECALLED = 128
-"""Dry runs that a process keeps."""
+"""The most dry runs that a process keeps."""
 _recalled: dict[tuple, Trial] = {}
 
 
@@ -145,9 +146,30 @@ def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> T
     return _recalled[key]
 
 
-def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idle: frozenset = frozenset()) -> Trial:
-    """The dry run of the whole step; parameters that are `idle` get no gradient in it, and so have no state."""
-    workload = Workload(source, recipe, idle=idle)
+# Dry runs of a step, until one has no gradients where the one before had none.
+_MOST_RUNS = 5
+
+
+def run_step(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
+    """The dry run of the whole step, of all blocks and micro-batches.
+
+    Which parameters get no gradient, and so have no state, shows only in a step; where there are any, it is run once more. Raises
+    `CourseError` if they are others each time.
+    """
+    idle: frozenset[str] = frozenset()
+    for _ in range(_MOST_RUNS):
+        workload = Workload(source, recipe, idle=idle)
+        trial = _run_workload(workload, machine)
+        if workload.seen_idle == idle:
+            return trial
+        idle = workload.seen_idle
+    raise CourseError(
+        f"In each of {_MOST_RUNS} dry runs other parameters got no gradient; let the model use the same ones in every step."
+    )
+
+
+def _run_workload(workload: Workload, machine: Machine | None) -> Trial:
+    recipe = workload.recipe
     watch = OperatorWatch(HOST if recipe.device == "cuda" else None)
     clock: Counter = Counter()
     traffic: dict[str, tuple[int, int]] = {}
@@ -172,8 +194,6 @@ def run_step(source: Source, recipe: Recipe, machine: Machine | None = None, idl
 
     prime = workload.prime
     usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watched)
-    if workload.idle != idle:  # only a step tells
-        return run_step(source, recipe, machine, workload.idle)
     host = Log.empty() if usage.host is None else Log.from_usage(usage.host)
     for entry in (entry for count in counts for entry in count.entries):
         size, messages = traffic.get(entry.collective, (0, 0))

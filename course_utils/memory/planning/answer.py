@@ -1,4 +1,4 @@
-"""The answer to *does it fit?*, and its text. Nothing here needs torch."""
+"""The answer to *does it fit?*, and its text. This file imports no torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +16,11 @@ from course_utils.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
+    from course_utils.memory.formulas.named import StoredTrial
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.planning.changes import Change
 
-# Columns of text beside a row's numbers.
+# The width in characters of the text beside a row's numbers.
 _TEXT_WIDTH = 68
 _OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
@@ -28,7 +29,7 @@ LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequen
 
 @dataclass(frozen=True)
 class Row:
-    """One change, or several together, and what the step then takes."""
+    """One change of the recipe, or several together, and what the step takes with them."""
 
     names: tuple[str, ...]
     level: int
@@ -36,22 +37,27 @@ class Row:
     peak: int
     need: Need
     verdict: str
-    saves: int  # bytes of the peak
-    seconds: float  # more than without it
-    sent: int  # bytes on the wire, more than without it
-    basis: str  # of the numbers: a dry run of so many blocks, or formulas
+    saves: int  # bytes by which the peak falls
+    seconds: float  # the difference from the step without the changes; NaN without a machine
+    sent: int  # the difference in bytes that a rank sends
+    basis: str  # what the figures come from: a dry run, or formulas
     recipe: Recipe = field(repr=False)
 
     @property
     def headline(self) -> str:
-        """The changes, as a sentence that they fit."""
+        """A sentence that the step fits with these changes."""
         return f"Fits: {' + '.join(self.names)}."
 
     @classmethod
     def from_trial(
-        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", basis: str, remarks: Iterable[str] = ()
+        cls,
+        plan: "Plan",
+        changes: "Sequence[Change]",
+        trial: "Trial | StoredTrial",
+        basis: str,
+        remarks: Iterable[str] = (),
     ) -> "Row":
-        """The row of `changes` in `plan`; `trial` is the step with them, and `remarks` are added to their costs."""
+        """The row of `changes` in `plan`. `trial` is the step with them; `remarks` are appended to their costs."""
         need = needs(trial.log, trial.recipe.device)
         return cls(
             names=tuple(change.name for change in changes),
@@ -68,35 +74,36 @@ class Row:
         )
 
     def json(self) -> dict:
-        """The fields, with the recipe's unusual fields alone; seconds are None without a machine."""
+        """The fields as plain values, the recipe by what differs from its defaults; seconds are None without a machine."""
         values = {**vars(self), "seconds": _spell_for_json(self.seconds), "recipe": plain_recipe(self.recipe)}
         return {"how" if name == "basis" else name: value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to *does it fit?*: bytes needed on the card at least and at most, what binds, and what would help."""
+    """The answer to *does it fit?*: the bytes needed on a card of `memory` bytes, the verdict, and what would help."""
 
     model: str
     recipe: Recipe
     memory: int
     estimate: "Estimate" = field(repr=False)
-    trial: "Trial" = field(repr=False)
+    trial: "Trial | StoredTrial" = field(repr=False)
     need: Need
     verdict: str
     rows: tuple[Row, ...] = ()  # changes that make it fit, the least disturbing first; if none, those that help most
     useless: tuple[str, ...] = ()  # changes that alone would not lower the peak
-    # Largest batch and longest sequence that fit: 0 if none does, None if it does not matter. Fewest cards: None if too many.
+    # The largest batch and longest sequence that fit (0 if none does, None if it does not matter), and the fewest cards (None if
+    # more are needed than were tried).
     largest: dict[str, int | None] = field(default_factory=dict)
     unrated: tuple[str, ...] = ()  # changes for whose matrix products the machine has no rate
-    why_no_seconds: str = ""  # if a machine was named
-    most_cards: int = 0  # tried for the fewest
+    why_no_seconds: str = ""  # if a machine was named that has no rate for the step
+    most_cards: int = 0  # the largest number of cards that was tried
     nearest: Row | None = None  # a tight row that disturbs less than all that fit
-    open_ended: tuple[str, ...] = ()  # of `largest`, those that may be larger
+    open_ended: tuple[str, ...] = ()  # keys of `largest` whose values may be larger
 
     @property
     def headline(self) -> str:
-        """The verdict, and the bytes that are needed."""
+        """A sentence with the verdict and the bytes that are needed."""
         return f"{self.model}: {self.verdict} in {format_bytes(self.memory)}. It needs {self.need}."
 
     def __str__(self):
@@ -167,7 +174,7 @@ class Plan:
         return f"{advice} With 8 % less: {'; '.join(verdicts)}." if verdicts else advice
 
     def json(self) -> dict:
-        """Figures and rows as plain values; seconds are None without a machine."""
+        """Figures and rows as plain values, for JSON; seconds are None without a machine."""
         instants = {}
         for instant in self.estimate.instants:
             terms = [{"name": term.name, "bytes": term.bytes} for term in instant.terms_in_bytes]
@@ -199,7 +206,7 @@ def _spell_for_json(seconds: float) -> float | None:
 
 
 def _list_fields(recipe: Recipe) -> Iterator[str]:
-    """The fields that people look for, and all others that are not as usual; the rest of the answer says the device."""
+    """Texts of the most important fields and of all that differ from their defaults; the device is said elsewhere."""
     for name in dict.fromkeys(("batch", "sequence", "precision", "optimizer", *plain_recipe(recipe))):
         value = getattr(recipe, name)
         if name != "device" and (recipe.quantized or name not in ("double_quantization", "upcast")):
@@ -207,7 +214,7 @@ def _list_fields(recipe: Recipe) -> Iterator[str]:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Rows as text: numbers in columns, where they are known of any row, and beside them what is changed and what it costs."""
+    """Rows as lines of text: the columns with any numbers, and beside them the changes and their costs."""
 
     def signed(size: int) -> str:
         return f"{'-' if size < 0 else '+'}{format_bytes(abs(size))}"

@@ -1,4 +1,4 @@
-"""The answer for a named model as far as shipped formulas tell it: in a second or two, and without torch."""
+"""The plan for a named model by shipped formulas alone, in a second or two and without torch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +23,7 @@ from course_utils.memory.planning.largest import largest_that_fits
 from course_utils.memory.planning.need import FITS, fits, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
-# Changes of what is updated and how, by those that they go with.
+# Names of changes of the optimizer and of what is trained, by the other changes with which they are combined.
 _TRAINING = {
     (): ("", "8-bit AdamW", "Adafactor", "optimizer on the host", LORA, "QLoRA of rank 16"),
     ("autocast",): ("", "8-bit AdamW", "Adafactor", "QLoRA of rank 16"),
@@ -33,19 +33,19 @@ _TRAINING = {
 }  # fmt: skip
 _MILD = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
 _ALL = [{*base, name, *mild} - {""} for base, names in _TRAINING.items() for name in names for mild in _MILD]
-# The names of the changes that are asked about most, together, what disturbs least first.
+# Sets of names of common changes that go together, the least disturbing first.
 _COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
 
 
 def known_recipes() -> Iterator[Recipe]:
-    """The recipes that formulas are shipped for: Trainer's loop on a GPU and what changes make of it."""
+    """The recipes for which formulas are shipped: Trainer's loop on a GPU, and that with each combination of changes."""
     for batch in (1, 2):
         recipe = Recipe(**LOOPS["trainer"], device="cuda", batch=batch)
         yield from dict.fromkeys([recipe, *(variant for _, variant in _apply_combinations(recipe))])
 
 
 def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
-    """The plan by formulas alone; None where they do not know this model or recipe."""
+    """The plan by formulas alone; None if there are none for this model and recipe."""
     formulas = look_up(name, recipe)
     if formulas is None:
         return None
@@ -60,7 +60,8 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     rows, tight = [], []
     for changes, variant in _apply_combinations(recipe):
         names = {change.name for change in changes}
-        if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):  # a part of them is enough
+        # A row with some of the changes makes all of them unnecessary.
+        if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):
             continue
         trial, _ = look_up(name, variant) or (None, None)
         if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:
@@ -75,7 +76,7 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
 
 
 def _apply_combinations(recipe: Recipe) -> Iterator[tuple[list[Change], Recipe]]:
-    """The changes of each combination that make a difference to `recipe`, and what they make of it."""
+    """For each combination, the changes that make a difference to `recipe`, and the recipe with them."""
     seen = {recipe}
     for names in _COMBINATIONS:
         changes = [change for change in CHANGES if change.name in names and change.apply(recipe)]
@@ -89,7 +90,7 @@ def _apply_combinations(recipe: Recipe) -> Iterator[tuple[list[Change], Recipe]]
 
 
 def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
-    """The largest batch and the longest sequence that formulas know to fit, and which of them may be larger."""
+    """The largest batch and the longest sequence that fit by formulas, and the keys of those that may be larger."""
     name = plan.model
     recipe = plan.recipe
 
@@ -103,7 +104,7 @@ def _largest(plan: Plan) -> tuple[dict[str, int | None], tuple[str, ...]]:
     start = recipe.sequence // LENGTH_STEP
     steps = largest_that_fits(lambda n: fits_with(sequence=n * LENGTH_STEP), start, limit) or 0
     largest = {LARGEST_BATCH: batch, LONGEST_SEQUENCE: steps * LENGTH_STEP}
-    if steps * LENGTH_STEP == plan.estimate.finder.positions:  # the model takes no more
+    if steps * LENGTH_STEP == plan.estimate.finder.source.positions:  # the model takes no more
         largest[LONGEST_SEQUENCE] = None
     ends = zip(largest, (rows, limit * LENGTH_STEP), strict=True)
     return largest, tuple(size for size, end in ends if largest[size] == end)

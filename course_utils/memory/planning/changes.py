@@ -1,4 +1,4 @@
-"""What may be changed in a recipe, from what nobody notices to what changes the training."""
+"""The changes of a recipe that a plan tries, from those that nobody notices to those that change the training."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -11,24 +11,23 @@ if TYPE_CHECKING:
     from course_utils.memory.planning.answer import Row
 
 T = TypeVar("T")
-# Rows of a level, after which no more are looked for, and rows of a plan.
+# The number of rows of a level after which no more are looked for, and the number of rows of a plan.
 _MAX_ROWS_OF_LEVEL = 4
 _MAX_ROWS_OF_PLAN = 10
 
 
 class Change(NamedTuple):
-    """A change of fields of a recipe."""
+    """A change of some fields of a recipe."""
 
     name: str
-    # What it disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 the optimizer or the precision, 3 what is trained.
-    level: int
-    costs: str  # the same in words
+    level: int  # what it disturbs: 0 only time or traffic, 1 a step's arithmetic, 2 optimizer or precision, 3 what is trained
+    costs: str  # a phrase for the printed plan
     makes_difference: Callable[[Recipe], bool]
-    fields: dict | Callable[[Recipe], dict]  # to set
-    is_easy: bool = False  # costs so little that any number of such changes may go with others
+    fields: dict | Callable[[Recipe], dict]  # the fields to set, or a function that returns them
+    is_easy: bool = False  # whether it costs so little that any number of such changes may be combined with others
 
     def apply(self, recipe: Recipe) -> dict:
-        """The fields to set; none where they make no difference."""
+        """The fields of `recipe` to set, with their new values; none if the change makes no difference."""
         if not self.makes_difference(recipe):
             return {}
         fields = self.fields(recipe) if callable(self.fields) else self.fields
@@ -87,7 +86,7 @@ CHANGES = (
     Change("QLoRA of rank 16", 3, "only adapters, on weights of 4 bits",
            lambda r: not r.quantized and r.zero_stage < 2, lambda r: {"lora": r.lora or 16, "quantized": "nf4", "galore": 0}),
 )  # fmt: skip
-"""From what nobody notices to what changes the training."""
+"""All changes, from those that nobody notices to those that change the training."""
 
 
 def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
@@ -96,36 +95,36 @@ def fields_set(recipe: Recipe, changes: Iterable[Change]) -> dict:
 
 
 def apply_all(recipe: Recipe, changes: Iterable[Change]) -> Recipe:
-    """`recipe` with all of `changes`; raises `CourseError` where they do not go together."""
+    """`recipe` with all of `changes`; raises `CourseError` if they contradict each other or the recipe."""
     return replace(recipe, **fields_set(recipe, changes))
 
 
 def level_of(changes: Iterable[Change]) -> int:
-    """The level of the gravest of `changes`; 0 for none."""
+    """The highest level of `changes`; 0 for none."""
     return max((change.level for change in changes), default=0)
 
 
 def is_full(rows: "Iterable[Row]", level: int) -> bool:
-    """Whether `rows` has as many of this level as a plan needs."""
+    """Whether `rows` has as many rows of this level as a plan needs."""
     return sum(row.level == level for row in rows) >= _MAX_ROWS_OF_LEVEL
 
 
 def gentler_than(
     rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], T]]
 ) -> list[tuple[Sequence[Change], T]]:
-    """The pairs of `tight`, changes and what a step then needs, whose changes disturb less than all `rows`."""
+    """The pairs of `tight` whose changes have a lower level than all `rows`; each pair begins with its changes."""
     gentlest = min((row.level for row in rows), default=inf)
     return [(changes, need) for changes, need in tight if level_of(changes) < gentlest]
 
 
 def disturbance(names: Collection[str]) -> tuple[int, int, int, list[int]]:
-    """The sort key of changes, the least disturbing first: the gravest level, the sum of levels, how many, and which."""
+    """A key that sorts combinations of changes, the least disturbing first: highest level, sum of levels, number, indices."""
     levels = {index: change.level for index, change in enumerate(CHANGES) if change.name in names}
     return max(levels.values()), sum(levels.values()), len(levels), list(levels)
 
 
 def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":
-    """Two rows of each level and others up to the number of a plan's rows, the least disturbing first."""
+    """The rows of a plan: two of each level, then others up to their largest number, sorted with the least disturbing first."""
     rows = sorted(rows, key=lambda row: disturbance(row.names))
     first = [row for row in rows if row in [other for other in rows if other.level == row.level][:2]]
     others = [row for row in rows if row not in first]

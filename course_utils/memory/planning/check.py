@@ -1,4 +1,4 @@
-"""An estimate beside what this machine measures."""
+"""An estimate compared with a measurement on this machine."""
 
 import pandas as pd
 
@@ -9,10 +9,10 @@ from course_utils.units import format_bytes
 
 
 def check(estimate: Estimate, step: Step | None = None) -> pd.DataFrame:
-    """Run a few real steps and set each term of the estimate beside what was measured, kind by kind at the measured peak.
+    """Run a few real steps and return a table of predicted and measured bytes, by kind at the measured peak.
 
-    `step` as for `measure`, by default the estimate's own. The column `differs` names the kinds that are off by more than 1 % of
-    the peak.
+    `step` is as for `measure`, by default the estimate's own. Of kinds that are off by more than 1 % of the peak, the column
+    `differs` has the difference; for others it is empty.
     """
     workload = estimate.workload
     measurement = measure(workload.build, step or workload.step, timed=0)

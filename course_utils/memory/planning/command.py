@@ -8,11 +8,12 @@ from course_utils.memory.step.recipe import Recipe, flag_of, plain_recipe
 from course_utils.models import PUBLIC, canonical_name, tokenizer_beside
 
 PORT = 29400
-"""Of the store; torchrun's own default too."""
+"""The store's port, which is also torchrun's default."""
 RESTARTS = 100
 FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""For torchrun. It else keeps one store for its workers through all restarts. A restarted worker may read an old address there,
-and a node in place of a lost one waits for an address that is not written again (PyTorch's issue 135712)."""
+"""Environment variables for torchrun, which would else keep one store for its workers through all restarts. A restarted worker
+may read an old address there, and a node that replaces a lost one waits for an address that is not written again (PyTorch's issue
+135712)."""
 ANEW = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
 _STEPS = 1000
@@ -39,8 +40,8 @@ OWN_LOOP = {
     "context_parallel": "distributed.ring_attention.RingAttention",
     "offload": "torch.distributed.fsdp.CPUOffloadPolicy",
 }
-"""What `course train` has no flag for, and what a loop of one's own would call."""
-# Parts of tensors are no tensors to Adafactor, and `ZeroRedundancyOptimizer` wraps torch's optimizers alone.
+"""Fields for which `course train` has no flag, each with what a loop of one's own would call."""
+# ZeRO stages that an optimizer refuses. Adafactor needs whole tensors; `ZeroRedundancyOptimizer` wraps only torch's optimizers.
 _REFUSED_STAGES = {"adafactor": (3,), "adafactor-transformers": (1, 3)}
 _STRATEGIES = {0: "ddp", 1: "zero1", 3: "fsdp2"}
 _SWITCHES = ("clipping", "checkpointing", "packed", "compiled")
@@ -48,14 +49,14 @@ _NUMBERS = ("chunked_loss", "lora")
 
 
 def train_command(model: str, recipe: Recipe) -> str:
-    """The command for one machine. Raises `CourseError` for what `course train` has no flag for."""
+    """The command for one machine. Raises `CourseError` for a field for which `course train` has no flag."""
     ranks = ["--ranks", str(recipe.ranks)] if recipe.ranks > 1 else []
     argv = ["course", "train", *ranks, *_model_flags(model), *_recipe_flags(recipe)]
     return "\n".join([*remarks(model, recipe), shlex.join(argv)])
 
 
 def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
-    """The command for each of `nodes` nodes; where they are several, with the one of their store in a remark above it."""
+    """The command that runs on each of `nodes` nodes; for several, a remark above it has the command of their store."""
     train = shlex.join([*_MODULE, *_model_flags(model), *_recipe_flags(recipe)])
     if nodes == 1:
         return "\n".join([*remarks(model, recipe), f"torchrun --standalone --nproc-per-node {recipe.ranks} {train}"])
@@ -73,13 +74,13 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
 
     notes = remarks(model, recipe)
     tokenizer_folder = tokenizer_beside(model)
-    if tokenizer_folder and tokenizer_folder.name:  # the tokenizer has to come along
+    if tokenizer_folder and tokenizer_folder.name:  # so that the job finds the tokenizer too
         model = str(tokenizer_folder)
     files = DATA
     if Path(model).exists():
         tokenizer = " with its tokenizer" if tokenizer_folder and Path(model).is_file() else ""
         copy = ""
-        if Path(model).is_absolute():  # it is read where the job runs
+        if Path(model).is_absolute():  # the path need not exist where the job runs
             copy = f" (a copy of {model})"
             model = Path(model).name
         files = f"{DATA} and {model}{tokenizer}{copy}"
@@ -99,12 +100,12 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
 
 
 def weights_of(model: str) -> str:
-    """Where the trained weights of a model that is known by its name are on the Hub; empty where that is not known."""
+    """The name on the Hub of a named model's trained weights; empty if it is not known."""
     return PUBLIC[name].hub if (name := canonical_name(model)) in PUBLIC else ""
 
 
 def remarks(model: str, recipe: Recipe) -> list[str]:
-    """What the plan leaves open and `course train` does not: what it begins with, and what it keeps of the model's output."""
+    """Lines of comment on what `course train` does and the plan leaves open: its initial weights, its tokens, what it keeps."""
     weights = weights_of(model) or "a name on the Hub"
     but = ", which adapters leave as they are" if recipe.lora else ""
     lines = [f"# From random weights{but}. To fine-tune, add --weights and {weights}, or a folder."]
@@ -129,7 +130,7 @@ def _model_flags(model: str) -> list[str]:
 
 
 def _recipe_flags(recipe: Recipe) -> list[str]:
-    """The flags of a recipe, without those on how ranks are spread over machines."""
+    """The flags of a recipe, without those that spread ranks over machines. Raises `CourseError` for what has no flag."""
     _refuse_what_has_no_flag(recipe)
     update = recipe.batch * recipe.accumulation * recipe.ranks
     flags = ["--strategy", _strategy(recipe)]
@@ -180,7 +181,7 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
 
 
 def _torchrun_call(recipe: Recipe, nodes: int, count: str, host: str, run: str) -> str:
-    """The torchrun command; `count` of nodes, the store's `host` and the `run`'s id are written for a shell to expand."""
+    """The call of torchrun. The `count` of nodes, the store's `host` and the `run`'s id may be variables for a shell."""
     return (
         f"torchrun --nnodes {count} --nproc-per-node {_ranks_per_node(recipe, nodes)} --max-restarts {RESTARTS} "
         f"--rdzv-backend c10d --rdzv-endpoint {host}:{PORT} --rdzv-id {run} --rdzv-conf is_host=0"

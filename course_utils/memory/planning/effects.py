@@ -1,4 +1,4 @@
-"""What each change does to a step: bytes of each kind, seconds and traffic, by dry runs with it and without."""
+"""What each change does to the bytes of each kind, the seconds and the traffic of a step, by dry runs with and without it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
 
-LESS = 0.2
-"""A change lowers a kind where at least this share of it is gone."""
-COUNTS = 0.05
-"""The least share of all bytes at the fullest instant of a phase that makes a kind worth a change."""
-FELT = 0.1
-"""A step is faster or slower, and sends less or more, by at least this share."""
+LEAST_REDUCTION = 0.2
+"""The least share of a kind's bytes that must go for a change to count as lowering that kind."""
+LEAST_SHARE_OF_PEAK = 0.05
+"""Kinds with a smaller share of the bytes at a phase's fullest instant are ignored in that phase."""
+LEAST_CHANGE_OF_PACE = 0.1
+"""The least share by which a change of seconds or of bytes sent is worth showing."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Effect:
     """What a change does to a step."""
 
     change: Change
-    lowers: dict[str, tuple[str, ...]]  # by kind of bytes, the phases at whose fullest instant there is less of it
+    lowers: dict[str, tuple[str, ...]]  # by kind of bytes, the phases at whose fullest instant the change lowers it
     peak_kinds: frozenset[str]  # the kinds that are lowered in the phase that has most of them
-    seconds: float  # a multiple of those without it
-    sent: float  # a multiple of the bytes sent without it
+    seconds: float  # a step's seconds, as a multiple of those without the change
+    sent: float  # the bytes sent, as a multiple of those without the change
 
 
 def effects(model: ModelLike, recipes: Sequence[Recipe], machine: Machine) -> dict[str, Effect]:
-    """The effect of each change by its name, on the first of `recipes` to which it makes a difference, in the order of `CHANGES`.
+    """The effect of each change, by name, on the first of `recipes` to which it makes a difference; in the order of `CHANGES`.
 
-    `model` as for `estimate`. Raises `CourseError` where a change goes with none of the recipes.
+    `model` is as for `estimate`. Raises `CourseError` if a change makes no difference to any of the recipes.
     """
     source = source_of(model)
     effects = {}
@@ -57,12 +57,12 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
     lowers = {}
     for phase, sizes in base.kinds_by_phase.items():
         for kind, size in sizes.items():
-            if size < COUNTS * sum(sizes.values()):
+            if size < LEAST_SHARE_OF_PEAK * sum(sizes.values()):
                 continue
             at_peak = trial.kinds_by_phase.get(phase, {}).get(kind, 0) / size
-            # The fullest instant may only have moved to where there is less of a kind of which there is as much as before.
+            # If the fullest instant has moved, it may have less of a kind although the phase has as much of it as before.
             ever = maxima_with_change.get((phase, kind), 0) / maxima[phase, kind]
-            if max(at_peak, ever) <= 1 - LESS:
+            if max(at_peak, ever) <= 1 - LEAST_REDUCTION:
                 lowers[kind] = (*lowers.get(kind, ()), phase)
 
     def fullest_phase(kind: str) -> str:
@@ -74,7 +74,10 @@ def effect_of(change: Change, base: Trial, trial: Trial) -> Effect:
 
 
 def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]]:
-    """Pairs of changes of which each goes with one of `recipes` and both together do not, by the recipe's own sentence."""
+    """Pairs of changes that contradict each other, by the sentence with which a recipe refuses them.
+
+    Each change of a pair alone can be applied to one of `recipes`, and both together cannot.
+    """
     by_sentence: dict[str, list[tuple[str, str]]] = {}
     for recipe in recipes:
         possible = [change for change in CHANGES if change.apply(recipe) and not _refusal(recipe, [change])]

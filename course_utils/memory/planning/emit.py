@@ -1,4 +1,4 @@
-"""A recipe as what trains by it: the settings of a library, a command, a file for Slurm."""
+"""A recipe in the form in which it is used: as settings of a library, as a command, as a file for Slurm."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,9 +12,9 @@ from course_utils.memory.planning.command import OWN_LOOP, slurm_file, torchrun_
 from course_utils.memory.step.recipe import OPTIMIZERS, Recipe, plain_recipe
 
 _ALWAYS_WRITTEN = {"batch", "accumulation", "sequence", "packed", "checkpointing", "offload_activations", "attention"}
-# Fields that `_trl_settings` writes by hand, beside settings that are no fields.
+# Fields that `_trl_settings` writes itself.
 _WRITTEN_BY_HAND = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
-# Fields that are remarks for all kinds, or settings of other names.
+# Fields on which another line has a remark or a setting.
 _SAID_OTHERWISE = ("teacher", "galore", "trl_loss")
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
@@ -37,13 +37,13 @@ _MIXED = {"fp32": "no", "bf16": "no", "bf16-masters": "no", "autocast": "bf16", 
 def emit(kind: str, model: str, recipe: Recipe, nodes: int = 1) -> str:
     """The recipe as `kind`.
 
-    - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. What the library has no
-      setting for is a remark in the first lines.
+    - `accelerate`, `trl`: settings, for `accelerate launch --config_file` and for `trl sft --config`. The first lines are remarks
+      on fields for which the library has no setting.
     - `train`, `torchrun`: the command `course train` for one machine, and the one that each of `nodes` nodes runs.
     - `slurm`: a file that starts that command on `nodes` nodes; its first lines say what to fill in.
 
-    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for what cannot be
-    said in this one.
+    All `ranks` of the recipe are shared out evenly among the nodes. Raises `CourseError` for another kind, and for a recipe that
+    cannot be written as this kind.
     """
     require_kind(kind)
     if nodes != 1 and kind in (*_SETTINGS, "train"):
@@ -69,7 +69,7 @@ def require_kind(kind: str) -> None:
 
 
 def kind_for(recipe: Recipe) -> str:
-    """The kind that says all of a recipe for one machine: `train`, else `trl`; `own loop` where neither does."""
+    """The kind that can express all of a recipe for one machine: `train`, else `trl`; `own loop` if neither can."""
     return next((kind for kind in ("train", "trl") if _says_all(kind, recipe)), "own loop")
 
 
@@ -185,7 +185,7 @@ def _trl_settings(model: str, recipe: Recipe) -> str:
 
 
 def _pick_keys(recipe: Recipe, tools: Iterable[str], names: Iterable[str]) -> dict:
-    """The fields of these names for which one of the tools has a key, by that key."""
+    """The values of the fields with these names, by the key of one of `tools`; fields without a key are left out."""
     settings = {}
     for field in fields(recipe):
         keys = [field.metadata["keys"][tool] for tool in tools if tool in field.metadata["keys"]]

@@ -1,4 +1,4 @@
-"""Why memory did not fall, and what ran out of it: two recipes side by side, an error message, a snapshot."""
+"""Explanations of memory: why it did not fall between two recipes, and why it ran out, by an error message or a snapshot."""
 
 import pickle
 import re
@@ -14,7 +14,7 @@ from course_utils.units import BYTE_UNITS, format_bytes
 
 _UNITS = dict(BYTE_UNITS) | {"bytes": 1, "B": 1}
 _AMOUNT = r"([\d.]+) (GiB|MiB|KiB|bytes|B)"
-# As torch has written them since 2.1, and before.
+# The words of torch's messages since 2.1, and before.
 _AMOUNTS = {
     "requested": rf"Tried to allocate {_AMOUNT}",
     "card": rf"total capaci?ty of {_AMOUNT}|{_AMOUNT} total capacity",
@@ -24,7 +24,8 @@ _AMOUNTS = {
     "reserved but unused": rf"{_AMOUNT} is reserved by PyTorch but unallocated",
 }
 _SHORTAGE = r"Tried to allocate|CUDA error: out of memory"
-# Patterns in a traceback, with the phase and its name. The first that any line has counts, since backward may run a forward pass.
+# Patterns of a traceback's lines, each with a phase and its name. The first pattern that matches any line counts, since backward
+# may run a forward pass.
 _MOMENTS = (
     (r"\.backward\(|run_backward|unpack_hook", "backward", "the backward pass"),
     (r"optim/\w+\.py|optimizer\.step|_foreach_|_init_group", "update", "the optimizer's step"),
@@ -62,7 +63,7 @@ def explain_change(before: Estimate, after: Estimate) -> str:
 def explain(path: Path, estimate: Estimate | None = None) -> str:
     """An explanation of a shortage: of CUDA's message with its traceback, or of a snapshot by `torch.cuda.memory._dump_snapshot`.
 
-    With `estimate` of the same step the piece that was requested is named. Raises `CourseError` where the file says nothing.
+    With an `estimate` of the same step, the requested piece is named. Raises `CourseError` for a file without such content.
     """
     if not path.is_file():
         raise CourseError(f"There is no file {path}; save the message, or the snapshot, and name its file.")
@@ -80,7 +81,8 @@ def _explain_message(text: str, estimate: Estimate | None) -> Iterator[str]:
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts.items())
     yield sizes or "CUDA ran out of memory; the message does not say how much was requested."
     trace = text[: ends[-1]].rpartition("Traceback (most recent call last)")[2]
-    lines = [line for line in trace.splitlines() if "❱" in line] or [trace]  # as rich marks the line that failed
+    # The library rich marks the line that failed.
+    lines = [line for line in trace.splitlines() if "❱" in line] or [trace]
     moments = (moment for pattern, *moment in _MOMENTS if any(re.search(pattern, line) for line in lines))
     phase, phase_name = next(moments, (None, None))
     if phase_name:
@@ -106,7 +108,7 @@ def _amounts_in(message: str) -> dict[str, int]:
 
 
 def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterator[str]:
-    """The birth in the step that is nearest in size, and the fullest instant."""
+    """Sentences on the allocation in the step that is nearest in size, and on the fullest instant."""
     log = estimate.log
     births = [
         (abs(change - size), index)
@@ -128,7 +130,7 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
 def _explain_snapshot(data: bytes) -> Iterator[str]:
     try:
         segments = _PlainUnpickler(BytesIO(data)).load()["segments"]
-    except Exception as error:  # a stranger's bytes raise anything
+    except Exception as error:  # unpickling unknown bytes may raise any exception
         raise CourseError(
             f"The file is no memory snapshot ({error}); make one with torch.cuda.memory._dump_snapshot(FILE)."
         ) from None
@@ -144,7 +146,7 @@ def _explain_snapshot(data: bytes) -> Iterator[str]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """A snapshot holds plain containers only; a file that wants anything else is not read further."""
+    """Reads plain containers only, as a snapshot has them. Raises `CourseError` where a file asks for a class or function."""
 
     def find_class(self, module: str, name: str):
         raise CourseError(f"it asks for {module}.{name}")

@@ -1,18 +1,18 @@
-"""Before the first step: the worst batch of a data set, run once."""
+"""A run of the largest batch of a data set before training begins."""
 
 from collections.abc import Callable, Iterable
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError, first_line
+from course_utils.hardware.operators import list_tensors
 
 
 def guard(step: Callable[[object], object], batches: Iterable) -> object:
-    """Run `step` on the largest of `batches` at the beginning of training, so that a shortage shows then and not at step N.
+    """Run `step` on the batch with the most elements, so that a shortage of memory shows before training and not at step N.
 
-    The largest has the most elements. `step` should make a forward and a backward pass and drop the gradients; after a first
-    update the optimizer's state is there too. Returns the batch. Raises `CourseError`, with the sizes, where memory runs out.
+    `step` should make a forward and a backward pass and drop the gradients. To include the optimizer's state, call this after a
+    first update. Returns the batch. Raises `CourseError`, with the number of elements, if memory runs out.
     """
     largest = max(batches, key=_elements)
     try:
@@ -26,5 +26,4 @@ def guard(step: Callable[[object], object], batches: Iterable) -> object:
 
 
 def _elements(batch: object) -> int:
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
-    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return sum(tensor.numel() for tensor in list_tensors(dict(batch) if hasattr(batch, "keys") else batch))

@@ -19,16 +19,16 @@ _NO_LIMIT = 2**20
 
 
 def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
-    """The largest batch and the longest sequence that fit: 0 where none does, None where it does not matter."""
-    if sum(trial.kinds_by_phase.get("update", {}).values()) > memory:  # the batch does not matter to it
+    """The largest batch and the longest sequence that fit into `memory` bytes: 0 if none does, None if it does not matter."""
+    if sum(trial.kinds_by_phase.get("update", {}).values()) > memory:  # the update's bytes do not depend on the batch
         return {LARGEST_BATCH: 0, LONGEST_SEQUENCE: 0}
     positions = finder.source.positions
-    # Of more tokens than these a dry run knows no labels, by which a chunked loss and a teacher's choose their tokens.
+    # A chunked loss and a teacher's choose tokens by their labels, whose values a dry run knows only up to this many tokens.
     by_labels = recipe.chunked_loss or recipe.teacher
     rows, length = (_NO_LIMIT // n if by_labels else _NO_LIMIT for n in (recipe.sequence, recipe.batch))
     fits_on_card = partial(fits, device=recipe.device, memory=memory)
     batch = largest_confirmed(finder, lambda b: (b, recipe.sequence), recipe.batch, rows, fits_on_card)
-    unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # of what is cut for ranks
+    unit = 2 * recipe.context_parallel if recipe.context_parallel > 1 else 1  # lengths are multiples of it
     start = recipe.sequence // unit
     limit = min(positions or length, length) // unit
     longest = largest_confirmed(finder, lambda n: (recipe.batch, n * unit), start, limit, fits_on_card)
@@ -44,9 +44,10 @@ def largest_confirmed(
     limit: int,
     is_enough: "Callable[[Log], bool]",
 ) -> int | None:
-    """The largest number that is enough by formulas, if a dry run confirms it; `sizes_of` gives its batch and sequence.
+    """The largest number up to `limit` whose log `is_enough`; `sizes_of` gives its batch and sequence. None if there is none.
 
-    Where formulas do not hold there, dry runs near it find the largest; where they are far off, dry runs alone.
+    It is found by formulas and confirmed by a dry run. If formulas do not hold there, dry runs near it find the largest; if they
+    are far off, dry runs alone do.
     """
 
     def fits_by(log_of: "Callable[[int, int], Log]", n: int) -> bool:
@@ -67,14 +68,14 @@ def largest_confirmed(
         while low + step <= limit and confirm(low + step):
             low, step = low + step, 2 * step
         return _bisect(confirm, low, min(low + step, limit + 1))
-    rounded = guessed // LENGTH_STEP * LENGTH_STEP  # to which kernels round lengths up
+    rounded = guessed // LENGTH_STEP * LENGTH_STEP  # a length to which kernels round up
     if rounded and confirm(rounded):
         return _bisect(confirm, rounded, guessed)
     return largest_that_fits(confirm, start, limit)
 
 
 def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest that fits, by bisection; `low` fits and `high` does not."""
+    """The largest number that is enough, by bisection; `low` is enough and `high` is not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if is_enough(middle) else (low, middle)
@@ -82,9 +83,9 @@ def _bisect(is_enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def largest_that_fits(is_enough: Callable[[int], bool], start: int, limit: int) -> int | None:
-    """The largest number up to `limit` that fits, found by doubling or halving near `start` and then between; None for none.
+    """The largest number up to `limit` that is enough; None if none is. It is found by doubling or halving, then by bisection.
 
-    What is reserved does not grow evenly, so not all that is smaller need fit. The search begins at a power of two: else its
+    Reserved bytes do not grow evenly, so a smaller number need not be enough. The search begins at a power of two, since else its
     answer would depend on `start`.
     """
     low = high = 1 << start.bit_length() - 1

@@ -1,4 +1,4 @@
-"""What fits on a card, what to change where it does not, and how much larger it could be."""
+"""Whether a step fits on a card, what to change if it does not, and how large batch and sequence can be."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -30,10 +30,11 @@ def plan(
     cards: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512),
     progress: Progress = Progress(),  # noqa: B008 it has no state
 ) -> Plan:
-    """Whether a step of `model` by `recipe` fits into `memory` bytes of a card, and what to do where it does not.
+    """Whether a step of `model` by `recipe` fits into `memory` bytes of a card, and what to change if it does not.
 
-    `model` and `batch` as for `estimate`. With `machine` each row has its predicted seconds. `cards` are the numbers of them to
-    try for the fewest that suffice.
+    `model` and `batch` are as for `estimate`. With `machine` each row has its predicted seconds. `cards` are numbers of cards, in
+    ascending order, of which the least that is enough is found. `progress` gets what is done and known on the way. Raises
+    `CourseError` as `estimate` does, and for a card without memory.
     """
     if not memory > 0:
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")
@@ -60,22 +61,25 @@ def plan(
     largest = largest_sizes(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
-        with suppress(CourseError):  # it does not go together with the recipe
+        with suppress(CourseError):  # ZeRO-3 contradicts the recipe
             largest[FEWEST_CARDS] = _fewest_cards(source, recipe, memory, enough, progress)
     return replace(answer, largest=largest, most_cards=max(cards, default=0))
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:
-    """Bytes that a rank needs at least when parameters, gradients and state are shared out, and nothing is gathered."""
+    """The least bytes that each of `ranks` needs if parameters, gradients and state are sharded, and nothing is gathered."""
     shared = {"parameters", "gradients", "optimizer state", "optimizer temporaries"}
-    if trial.recipe.precision == "autocast":  # whose copies of the weights are among the activations
+    if trial.recipe.precision == "autocast":  # autocast's copies of the weights are among the activations
         shared.add("activations")
     in_use = (kinds.items() for kinds in trial.kinds_by_phase.values())
     return max(sum(size / ranks if kind in shared else size for kind, size in kinds) for kinds in in_use)
 
 
 def _fewest_cards(source: Source, recipe: Recipe, memory: int, cards: Sequence[int], progress: Progress) -> int | None:
-    """The fewest of `cards` that are enough: the first mostly is; else found by bisection, since more hold less each; or None."""
+    """The least number in `cards` that is enough by ZeRO-3; None if even the last is not.
+
+    The first is tried first, since it mostly is enough; then bisection, since with more cards each needs less.
+    """
 
     def is_enough(count: int) -> bool:
         progress.report(f"trying {count} cards")

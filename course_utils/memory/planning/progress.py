@@ -1,4 +1,4 @@
-"""What a plan tells on its way to the answer, which takes seconds."""
+"""The messages of a plan while it is worked out."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Gets what is being done and what is known already, and does nothing with it; a subclass overrides what it shows."""
+    """Gets the messages of a plan and ignores them; a subclass overrides the methods whose messages it shows."""
 
     def report(self, activity: str) -> None:
-        """What is being done now."""
+        """Called with a phrase that says what is done next."""
 
     def show_verdict(self, plan: "Plan") -> None:
-        """The plan as soon as there is a verdict, without rows and largest sizes."""
+        """Called with the plan as soon as it has a verdict, still without rows and largest sizes."""
 
     def show_row(self, row: "Row") -> None:
-        """A row that fits, as it is found."""
+        """Called with each row that fits, when it is found."""

@@ -32,20 +32,20 @@ from course_utils.memory.step.recipe import Recipe
 
 _LEVELS = {change.level for change in CHANGES}
 _EASY = {change.name for change in CHANGES if change.is_easy}
-# The most changes in one combination that cost something.
+# The most costly changes in one combination.
 _MAX_COSTLY = 3
-# Alternatives, combinations with the same gravest changes, that are tried beside the smallest of them.
+# The most alternatives (combinations with the same gravest changes) that are tried, in addition to the smallest of them.
 _MAX_ALTERNATIVES = 4
-# Failed trials of a level in one round, after which no more are made.
+# The number of failed trials of a level in one round after which no more are made.
 _MAX_FAILURES = 12
-# The factor by which a guess of what several changes take together may be too high.
+# The factor by which a guess may exceed what fits and still be tried.
 _TOLERANCE = 1.1
 _BytesByPhase = dict[str, dict[str, int]]
 _Changes = tuple[Change, ...]
 
 
 class Candidate(NamedTuple):
-    """A combination of changes that should fit. Its fields sort candidates into the order in which they are tried.
+    """A combination of changes that should fit. Candidates are tried in the order of their fields.
 
     Candidates of one `level` with the same `gravest` changes (how many and which) are alternatives: one that fits makes a row.
     """
@@ -60,11 +60,11 @@ class Candidate(NamedTuple):
 class Search:
     """Looks for changes with which the step of a plan fits.
 
-    Each change is tried alone, then up to three that cost something together with any that are easy. A combination is tried if
-    it should fit, by the bytes that each of its changes left alone. Where it fits, changes that it can do without are taken out.
+    Each change is tried alone, then up to three costly changes with any number of easy ones. A combination is tried if it should
+    fit, by a guess from the bytes with each of its changes alone. If it fits, changes that are not needed are taken out.
 
-    `base` is the trial without changes, `trials` are those of each change alone, `tried` what each tried combination needs, and
-    `rows` those that fit.
+    `base` is the trial without changes, `trials` are those of each change alone, `tried` has what each tried combination needs,
+    and `rows` are those that fit.
     """
 
     source: Source
@@ -79,7 +79,7 @@ class Search:
         self.base = self.plan.trial
 
     def run(self) -> Plan:
-        """The plan with all rows that are shown, or where nothing fits the five changes that alone lower the peak most."""
+        """The plan with its rows; if nothing fits, these are the five changes that alone lower the peak most."""
         single_trials = try_each(CHANGES, self.source, self.base.recipe, self.machine, self.progress)
         trials = {change.name: trial for change, trial in single_trials}
         self.trials = {name: trial for name, trial in trials.items() if trial is not None}
@@ -103,7 +103,7 @@ class Search:
         )
 
     def _run_round(self, useful: list[Change], count: int) -> None:
-        """Make a row of the first alternative that fits, of all with `count` changes that cost something."""
+        """Make a row of the first alternative that fits in each group of candidates with `count` costly changes."""
         failures_by_level = Counter()
         candidates = sorted(self._make_candidates(useful, count))
         for (level, _), group in groupby(candidates, key=lambda candidate: (candidate.level, candidate.gravest)):
@@ -115,49 +115,56 @@ class Search:
                 self._keep(self._make_row(changes))
 
     def _find_first_that_fits(self, candidates: list[Candidate]) -> tuple[_Changes | None, int]:
-        """The fewest changes of the first alternative that makes another row, and how many did not fit."""
+        """The necessary changes of the first alternative that makes a new row, and how many alternatives did not fit."""
         failures = 0
         for changes in self._choose_alternatives(candidates):
             self.progress.report("trying " + " + ".join(change.name for change in changes))
             if not self._fits_with(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(changes, lambda some: self._guess(some) <= _TOLERANCE and self._fits_with(some))
+            fewest = _leave_out_spare(
+                changes, lambda fewer: self._guess(fewer) <= _TOLERANCE and self._fits_with(fewer)
+            )
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
 
     def _make_candidates(self, useful: list[Change], count: int) -> Iterator[Candidate]:
-        """Every combination of `count` changes that cost something gets the easy ones with which it should take the least, once
-        with a smaller micro-batch and once without. Left out are those that should not fit, and those that disturb too much.
+        """Candidates of `count` costly changes.
+
+        To each combination of these are added the easy changes that make the guess of its peak smallest: once those that make the
+        micro-batch smaller, and once others. Combinations whose guess does not fit, whose sum of levels reaches
+        `_limit_of_disturbance`, or which include the changes of a row are left out.
         """
         order = {change.name: index for index, change in enumerate(useful)}
         easy = [change for change in useful if change.is_easy]
         costly = [change for change in useful if not change.is_easy]
         # The largest come first, since `min` takes the first of equal guesses.
-        additions = [some for size in range(len(easy), -1, -1) for some in combinations(easy, size)]
+        easy_sets = [easy_set for size in range(len(easy), -1, -1) for easy_set in combinations(easy, size)]
         limits = {level: self._limit_of_disturbance(level) for level in _LEVELS}
-        for hard, is_cut in product(combinations(costly, count), (False, True)):
-            level = level_of(hard)
-            total = sum(change.level for change in hard)
-            sufficient = _EASY | {change.name for change in hard}
+        for costly_set, cuts_batch in product(combinations(costly, count), (False, True)):
+            level = level_of(costly_set)
+            total = sum(change.level for change in costly_set)
+            sufficient = _EASY | {change.name for change in costly_set}
             if total >= limits[level] or any({*row.names} <= sufficient for row in self.rows):
                 continue
-            allowed = [some for some in additions if ("batch" in fields_set(self.base.recipe, some)) is is_cut]
-            changes = self._find_smallest(hard, allowed)
+            allowed = [
+                easy_set for easy_set in easy_sets if ("batch" in fields_set(self.base.recipe, easy_set)) is cuts_batch
+            ]
+            changes = self._find_smallest(costly_set, allowed)
             if changes and self._guess(changes) <= _TOLERANCE:
-                gravest = tuple(order[change.name] for change in hard if change.level == level)
-                disturbs = total, tuple(order[change.name] for change in hard), is_cut
+                gravest = tuple(order[change.name] for change in costly_set if change.level == level)
+                disturbs = total, tuple(order[change.name] for change in costly_set), cuts_batch
                 yield Candidate(level, (len(gravest), gravest), disturbs, changes)
 
-    def _find_smallest(self, hard: _Changes, additions: list[_Changes]) -> _Changes | None:
-        """The combination of `hard` with one of `additions` that should take the least; None if none go together."""
-        combined = (some + hard for some in additions)
+    def _find_smallest(self, costly_set: _Changes, easy_sets: list[_Changes]) -> _Changes | None:
+        """The combination of `costly_set` with one of `easy_sets` that has the smallest guess; None if none go together."""
+        combined = (easy_set + costly_set for easy_set in easy_sets)
         possible = (changes for changes in combined if len(changes) > 1 and _go_together(self.base.recipe, changes))
         return min(possible, key=self._guess, default=None)
 
     def _limit_of_disturbance(self, level: int) -> float:
-        """The sum of levels below which a combination is still tried.
+        """The sum of levels below which a combination of this level is tried.
 
         Two rows of a level are enough, and so are three in all, unless a combination disturbs less than one of them.
         """
@@ -168,7 +175,7 @@ class Search:
         return inf if is_gentler else 0
 
     def _choose_alternatives(self, candidates: list[Candidate]) -> Iterator[_Changes]:
-        """The changes of the least disturbing candidates, and of the smallest."""
+        """The changes of the least disturbing candidates, and of the one with the smallest guess."""
         first = candidates[:_MAX_ALTERNATIVES]
         smallest = min(candidates, key=lambda candidate: (self._guess(candidate.changes), candidate.disturbance[1:]))
         yield from (candidate.changes for candidate in first)
@@ -177,18 +184,18 @@ class Search:
 
     @cached_property
     def _room(self) -> float:
-        """The peak that fits, if what is needed falls as the peak does."""
+        """The largest peak that fits, if the needed bytes are proportional to the peak."""
         return self.plan.memory * self.base.peak / needs(self.base.log, self.base.recipe.device).high
 
     def _guess(self, changes: Sequence[Change]) -> float:
-        """How much of the room `changes` should take together."""
+        """The guessed peak with all of `changes`, as a share of the room."""
         by_change = [self.trials[change.name].kinds_by_phase for change in changes]
         return _guess_peak(self.base.kinds_by_phase, by_change) / self._room
 
     def _need(self, changes: Sequence[Change]) -> Need:
         try:
             recipe = apply_all(self.base.recipe, changes)
-            trial = try_recipe(self.source, recipe, traffic=False)  # seconds take longer to predict
+            trial = try_recipe(self.source, recipe, traffic=False)  # no seconds, which take longer to predict
         except CourseError:  # they do not go together, or not with this model
             return Need(inf, inf)
         return needs(trial.log, recipe.device)
@@ -207,25 +214,25 @@ class Search:
         return Row.from_trial(self.plan, changes, trial, trial.basis, self._explain(changes, trial))
 
     def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
-        """Remarks that explain the row's numbers, beside what each change costs."""
+        """Remarks on the row's figures, in addition to what each change costs."""
         if trial.peak >= 0.999 * self.base.peak and fits(trial.log, trial.recipe.device, self.plan.memory):
             yield "only what the allocator reserves beyond the peak falls"
         if isnan(trial.seconds):
             return
         if trial.recipe.quantized and trial.recipe.precision == "bf16":
-            # As PEFT prepares what is not of 4 bits.
+            # PEFT makes float32 of everything that is not in 4 bits.
             yield "time: attention and the output layer multiply in float32"
         elif trial.recipe.quantized and trial.recipe.precision != "fp32":
             # bitsandbytes' operator is given float32; on CUDA, with many tokens, it calls torch's product, where autocast is on.
             yield "seconds count products with weights of 4 bits in float32, and autocast may reach them"
         others = [change.name for change in changes if change.name != LORA]
-        if len(others) == len(changes) or len(others) > 1:  # there is no trial of the same without it
+        if len(others) == len(changes) or len(others) > 1:  # the same step without LoRA was not tried
             return
         if trial.seconds > (self.trials[others[0]] if others else self.base).seconds:
             yield "time: adapters take each layer's input and output in float32, more here than the weights' gradients save"
 
     def _find_nearest(self) -> Row | None:
-        """The row that needs the least, of all that are tight and disturb less than each row that fits."""
+        """The tight row that needs the least, of those that disturb less than all rows that fit; None if there is none."""
         tight = [(changes, need) for changes, need in self.tried if changes and need.verdict(self.plan.memory) == TIGHT]
         gentler = gentler_than(self.rows, tight)
         if not gentler:
@@ -242,9 +249,9 @@ class Search:
 def try_each(
     changes: Sequence[Change], source: Source, recipe: Recipe, machine: Machine | None, progress: Progress
 ) -> Iterator[tuple[Change, Trial | None]]:
-    """Each of `changes` alone with its trial, without those that change nothing in `recipe` or do not go with it.
+    """Each of `changes` with its trial alone; those that change nothing in `recipe` or contradict it are left out.
 
-    The trial is None where `machine` has no rate for the matrix products.
+    The trial is None if `machine` has no rate for the matrix products.
     """
     for change in changes:
         if fields := change.apply(recipe):
@@ -259,7 +266,7 @@ def try_each(
 
 
 def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
-    """Whether no two of `changes` set the same, and no two refuse each other."""
+    """Whether no two of `changes` set the same field, and the recipe with all of them has no contradiction."""
     try:
         apply_all(recipe, changes)
     except CourseError:
@@ -268,7 +275,7 @@ def _go_together(recipe: Recipe, changes: Sequence[Change]) -> bool:
 
 
 def _leave_out_spare(changes: _Changes, is_enough: Callable[[_Changes], bool]) -> _Changes:
-    """`changes` without each that is not needed, the gravest tried first."""
+    """`changes` without those that are not needed, the gravest left out first."""
     for change in reversed(changes):
         fewer = tuple(other for other in changes if other is not change)
         changes = fewer if is_enough(fewer) else changes
@@ -276,10 +283,10 @@ def _leave_out_spare(changes: _Changes, is_enough: Callable[[_Changes], bool]) -
 
 
 def _guess_peak(base: _BytesByPhase, singles: list[_BytesByPhase]) -> float:
-    """The peak of several changes together, from bytes by phase and kind without any (`base`) and with each alone (`singles`).
+    """A guess of the peak with several changes, from bytes by phase and kind without (`base`) and with each alone (`singles`).
 
-    In each phase and of each kind there should be as much as with the change that alone leaves the most there, times what the
-    others leave of the most there ever is of that kind: max(singles) * product(min(1, peak(other) / peak(base))).
+    For each phase and kind it takes the largest of `singles`, times a factor for each of the others: the share of that kind's
+    largest bytes in any phase that the change leaves. This is max(singles) * product(min(1, peak(other) / peak(base))).
     """
 
     def peak(phases: _BytesByPhase, kind: str) -> int:

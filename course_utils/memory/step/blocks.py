@@ -1,7 +1,7 @@
 """Which blocks of a model are alike, and the model with fewer of them.
 
-A model is shortened itself: blocks are taken out of its lists, so that its class, its head, what is trained, data types, adapters
-and hooks stay what they are.
+Blocks are taken out of the lists of the model itself, so that its class, head, dtypes, adapters and hooks, and what is trained,
+stay the same.
 """
 
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 FEWEST = 5
-"""Of fewer repetitions all are run."""
+"""The fewest repetitions of which some are left out."""
 _COUNTS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers",
     "encoder_layers", "decoder_layers", "n_blocks",
@@ -38,21 +38,21 @@ class Stretch:
     count: int
 
     def dropped(self, count: int) -> slice:
-        """The indices of the blocks that are taken out where `count` repetitions stay."""
+        """The indices of the blocks that are taken out if `count` repetitions stay."""
         return slice(self.start + count * self.period, self.start + self.count * self.period)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The lists of a model that repeat equally often, by their names."""
+    """The lists of a model whose patterns repeat equally often, by name."""
 
     lists: dict[str, Stretch]
 
     @classmethod
     def from_model(cls, model: nn.Module) -> "Blocks | None":
-        """The lists of a Transformers model that repeat; None where no pattern repeats often enough.
+        """The lists of blocks of a Transformers model; None if no pattern repeats often enough.
 
-        Whether another model's `forward` treats equal blocks alike is not known.
+        Lists of other models are left out, since their `forward` may not treat equal blocks alike.
         """
         stretches = ((name, _stretch_of(model, name)) for name in _lists_of(model))
         by_list = {name: stretch for name, stretch in stretches if stretch is not None}
@@ -67,20 +67,20 @@ class Blocks:
 
     @property
     def period(self) -> int:
-        """Blocks of a pattern, in the list where it is longest."""
+        """The number of blocks in the longest pattern of all lists."""
         return max(stretch.period for stretch in self.lists.values())
 
     def lengths(self, count: int) -> dict[int, int]:
-        """How many blocks a list has in the whole model, by how many it has where `count` repetitions stay."""
+        """The number of blocks of each list in the whole model, by its number if `count` repetitions stay."""
         return {s.length - (s.count - count) * s.period: s.length for s in self.lists.values()}
 
     def shorten_config(self, config: "PretrainedConfig", count: int) -> None:
-        """Set the number of repetitions in a configuration, as far as it has the numbers and lists itself."""
+        """Set the number of repetitions in `config`, in place; configurations inside it are left as they are."""
         for stretch in self.lists.values():
             _shorten(config, stretch.length, stretch.dropped(count))
 
     def shorten(self, model: nn.Module, count: int) -> nn.Module:
-        """The model with this many repetitions, changed in place; copies of its configurations say so."""
+        """The model with `count` repetitions, changed in place, with copies of its configurations that have this number."""
         _copy_configs(model)
         for name, stretch in self.lists.items():
             dropped = stretch.dropped(count)
@@ -94,18 +94,18 @@ class Blocks:
 
 
 def depth_of(config: "PretrainedConfig") -> int:
-    """How many blocks a configuration has."""
+    """The number of blocks in a configuration."""
     return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
 
 
 def count_blocks(model: nn.Module) -> int:
-    """How many blocks stand in a Transformers model's lists of more than one kind of layer."""
+    """The number of blocks with more than one layer in a Transformers model's lists."""
     lists = (model.get_submodule(name) for name in _lists_of(model))
     return sum(len(blocks) for blocks in lists if any(len(list(block.children())) > 1 for block in blocks))
 
 
 def _lists_of(model: nn.Module, above: str = "") -> Iterator[str]:
-    """Names of lists of blocks, of which Transformers' own code takes one after the other; none within another's blocks."""
+    """Names of the lists whose blocks Transformers' own code runs one after the other; lists inside blocks are left out."""
     for name, child in model.named_children():
         path = f"{above}.{name}" if above else name
         if isinstance(child, nn.ModuleList | nn.Sequential):
@@ -116,7 +116,7 @@ def _lists_of(model: nn.Module, above: str = "") -> Iterator[str]:
 
 
 def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
-    """The pattern of which most blocks can be taken out; None where none repeats often enough."""
+    """The stretch from which most blocks can be taken out; None if no pattern repeats often enough."""
     blocks = model.get_submodule(name)
     shared = Counter(id(tensor) for _, tensor in model.named_parameters(remove_duplicate=False))
     lists = [
@@ -136,7 +136,7 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
 
 
 def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
-    """Where the longest stretch begins in which each block is as the one a period before, and how long it is."""
+    """The start and length of the longest stretch in which each block equals the one `period` blocks before."""
     longest, best_start = 0, 0
     start = 0
     for index in range(len(kinds)):
@@ -148,9 +148,10 @@ def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
 
 
 def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) -> tuple:
-    """All by which blocks, or models, can differ, but for numbers: modules, their settings and hooks, parameters and buffers.
+    """A description of a block or a model, equal for two that take the same memory.
 
-    `shared` counts, by identity, how often a parameter is used: one that is used elsewhere too is equal to itself alone.
+    It has modules, their settings and hooks, and shapes of parameters and buffers, but no values. `shared` counts by `id` how
+    often a parameter is used; one that is used several times is equal only to itself.
     """
     parts = []
     for name, module in block.named_modules():
@@ -170,10 +171,10 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
 
 
 def _copy_configs(model: nn.Module) -> None:
-    """Give the model copies of its configurations, from which other models may be made."""
+    """Give the model copies of its configurations, since other models may have the same ones."""
     owners = [module for module in model.modules() if hasattr(vars(module).get("config"), "to_dict")]
     for module, config in zip(owners, deepcopy([module.config for module in owners]), strict=True):
-        module.config = config  # equal ones stay one, since they were copied together
+        module.config = config  # modules that shared one share its copy, since all were copied together
 
 
 def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
@@ -183,13 +184,13 @@ def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
 
 
 def _configs_above(model: nn.Module, name: str) -> list:
-    """The configurations of the modules in which the list lies, each once."""
+    """The configurations of the modules that contain the list, each once."""
     owners = (module for module in _modules_above(model, name) if hasattr(getattr(module, "config", None), "to_dict"))
     return list({id(module.config): module.config for module in owners}.values())
 
 
 def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice) -> None:
-    """Set the number of blocks in a configuration, or in a module that keeps a copy of it."""
+    """Set the number of blocks in a configuration, or in a module that has the number as an attribute."""
     left = length - len(range(*dropped.indices(length)))
     for name in [name for name in _COUNTS if getattr(config, name, None) == length]:
         setattr(config, name, left)
@@ -199,7 +200,7 @@ def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice
 
 
 def _count_down(block: nn.Module, by: int) -> None:
-    """Renumber a block after those that were taken out."""
+    """Lower the numbers that a block keeps of itself by `by`, the number of blocks taken out before it."""
     for module in block.modules():
         for key, value in vars(module).items():
             if _INDEX.search(key) and type(value) is int:

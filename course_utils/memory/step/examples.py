@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 Inputs = dict[str, torch.Tensor]
 _MAIN_INPUTS = {"input_ids", "pixel_values", "input_features", "input_values"}
-# A side of the picture in patches, for models that take pictures of any size.
+# The side of a picture in patches, for models that take pictures of any size.
 _PATCHES = 16
 
 
 def random_batch(model: nn.Module, recipe: Recipe) -> Inputs:
-    """One micro-batch: token ids, a picture an example, both, or sound; of labels what the model is trained on.
+    """One micro-batch of random examples: token ids, one picture for each example, both, or sound, with labels.
 
-    A classifier's texts differ in length, so they have a mask. Where a text holds its picture, each row begins with as many image
-    tokens as the model makes of one picture. Of a model that takes waves, `sequence` is the number of frames that it makes of
+    A classifier's texts differ in length, so they have a mask. If a text contains its picture, each row begins with as many image
+    tokens as the model makes of one picture. For a model that takes waves, `sequence` is the number of frames that it makes of
     them. Raises `CourseError` for a model that takes something else.
     """
     config = getattr(model, "config", None)
@@ -76,7 +76,8 @@ def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, i
     ones = partial(torch.ones, dtype=torch.int64)
     vision = getattr(config, "vision_config", config)
     channels = getattr(vision, "num_channels", None) or getattr(vision, "channels", None) or 3
-    if "image_grid_thw" in input_names:  # patches in rows, and how many there are in time, height and width
+    # All patches as rows, and for each picture their number in time, height and width.
+    if "image_grid_thw" in input_names:
         numbers = vision.temporal_patch_size * vision.patch_size**2 * getattr(vision, "in_channels", channels)
         grid = torch.tensor([[1, _PATCHES, _PATCHES]] * batch)
         return {"pixel_values": torch.randn(batch * _PATCHES**2, numbers), "image_grid_thw": grid}
@@ -86,7 +87,7 @@ def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, i
             "pixel_attention_mask": ones(batch, _PATCHES**2),
             "spatial_shapes": torch.tensor([[_PATCHES, _PATCHES]] * batch),
         }
-    if "aspect_ratio_ids" in input_names:  # a picture of one tile, padded to as many as there may be
+    if "aspect_ratio_ids" in input_names:  # a picture of one tile, padded to the largest number of tiles
         tiles, side = vision.max_num_tiles, vision.image_size
         return {
             "pixel_values": torch.randn(batch, 1, tiles, channels, side, side),
@@ -108,7 +109,7 @@ def _make_pictures(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, i
 
 
 def _insert_pictures(model: nn.Module, config: "PretrainedConfig", input_names: set[str], inputs: Inputs) -> Inputs:
-    """The ids with the tokens of each row's picture at its beginning; by CLIP's kind of model, which has none, as they are."""
+    """Inputs with each row's image tokens at its beginning; empty for a model without image tokens, such as CLIP."""
     token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
     if token is None:
         return {}
@@ -125,14 +126,14 @@ def _insert_pictures(model: nn.Module, config: "PretrainedConfig", input_names: 
     ids[:, :count] = token
     types = (ids == token).to(torch.int64)
     others = {name: types for name in ("token_type_ids", "mm_token_type_ids") if name in input_names}
-    # In time, height and width, which the model else reads off the values of its ids.
+    # Positions in time, height and width, which the model would else find from the values of the ids.
     if "image_grid_thw" in input_names:
         others["position_ids"] = torch.arange(ids.shape[1]).expand(3, *ids.shape)
     return {"input_ids": ids} | others
 
 
 def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, name: str) -> torch.Tensor:
-    """Labels by the model's purpose: a class for each pixel, a text for each sound, else a class for each example."""
+    """Labels for the model's task: a class for each pixel, a text for each sound, numbers, or a class for each example."""
     classes = getattr(config, "num_labels", 2)
     if "ForSemanticSegmentation" in name:
         side = getattr(config, "image_size", 224)
@@ -153,12 +154,12 @@ def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, input_na
         half = recipe.sequence // 2
         positions = torch.cat([torch.arange(half), torch.arange(recipe.sequence - half)]).expand(size)
         inputs = {"input_ids": ids, "position_ids": positions, "labels": ids.clone()}
-        # With a cache they would see each other.
+        # With a cache the documents would attend to each other.
         return inputs | ({"use_cache": False} if "use_cache" in input_names else {})
     if "ForSequenceClassification" in name:
         mask = torch.ones(size, dtype=torch.int64)
         mask[0, recipe.sequence // 2 :] = 0
-        if getattr(config, "is_encoder_decoder", False):  # it looks for the one end of each text
+        if getattr(config, "is_encoder_decoder", False):  # the model looks for the one end token of each text
             another = config.eos_token_id - 1 or config.eos_token_id + 1
             ids = ids.masked_fill(ids == config.eos_token_id, another)
             ids[:, -1] = config.eos_token_id

@@ -1,5 +1,7 @@
-"""Other losses than a model's own, in place: by pieces of tokens, so that whole logits are never there; beside a larger model's
-logits; and TRL's, by its own code, whose Triton kernels on a GPU write into what is there, and allocate nothing."""
+"""Losses in place of a model's own: of some tokens at a time, without whole logits; with a teacher's logits; and TRL's.
+
+TRL's loss is computed by its own code. Its Triton kernels on a GPU write into existing memory and allocate nothing.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +23,10 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 def chunk_loss(model: nn.Module, tokens: int) -> None:
-    """Let `model(**batch)` return hidden states and the loss, `LossWithGradients` of this many tokens at a time; in place."""
+    """Let `model(**batch)` return hidden states and the loss by `LossWithGradients`, `tokens` at a time; changed in place.
+
+    Raises `CourseError` for a model with anything else between hidden states and loss than the output layer's weight.
+    """
     plain = causal_model(model, "chunked_loss")
     kind = type(plain)
     obstacles = ["a bias"] if getattr(plain.get_output_embeddings(), "bias", None) is not None else []
@@ -38,7 +43,7 @@ def chunk_loss(model: nn.Module, tokens: int) -> None:
 
 
 def causal_model(model: nn.Module, field: str) -> nn.Module:
-    """The causal language model within adapters; raises `CourseError`, for the `field` that wants one, where it is none."""
+    """The model without its adapters. Raises `CourseError`, which names the recipe's `field`, if that is not causal."""
     plain = without_adapters(model)
     if not is_causal(type(plain)):
         raise CourseError(
@@ -54,7 +59,7 @@ def without_adapters(model: nn.Module) -> nn.Module:
 
 
 def is_causal(kind: type) -> bool:
-    """Whether this is the class of one of Transformers' causal language models."""
+    """Whether the class `kind` is one of Transformers' causal language models."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     return kind.__name__ in CAUSAL.values()
@@ -65,21 +70,22 @@ def _forward_by_pieces(
 ) -> dict:
     hidden = self.base_model(**inputs).last_hidden_state
     if shift_labels is None:
-        shift_labels = _shift(labels)
+        shift_labels = next_tokens(labels)
     weight = self.get_output_embeddings().weight
     loss = LossWithGradients.apply(hidden.flatten(0, 1), weight, shift_labels.flatten(), tokens)
     return {"loss": loss, "last_hidden_state": hidden}
 
 
-def _shift(labels: torch.Tensor) -> torch.Tensor:
-    """Labels moved by one place: each token is predicted from those before it, as in Transformers' own loss."""
+def next_tokens(labels: torch.Tensor) -> torch.Tensor:
+    """For each place of `labels` (…, s) the label after it, and `IGNORED` for the last, as in Transformers' own loss."""
     return F.pad(labels, (0, 1), value=IGNORED)[..., 1:]
 
 
 def learn_from(model: nn.Module, teacher: nn.Module) -> None:
-    """Let `model(**batch)` return the `distillation_loss` of its logits, the teacher's and the labels; in place.
+    """Let `model(**batch)` return the `distillation_loss` of its logits, the teacher's and the labels; changed in place.
 
-    The teacher becomes its module `teacher`: frozen, without dropout, in no saved state. In evaluation the model is as before.
+    The teacher becomes the module `teacher` of the model. It is frozen, has no dropout and is not saved. In evaluation the model
+    returns its own loss, as before.
     """
     plain = without_adapters(model)
     plain.teacher = teacher.requires_grad_(False)
@@ -106,14 +112,16 @@ def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Te
             f"The student says {student_logits.shape[-1]:,} numbers for each label and the teacher {teacher_logits.shape[-1]:,}; "
             "choose a teacher with the same vocabulary, or the same classes."
         )
-    outputs["loss"] = distillation_loss(student_logits, teacher_logits, _shift(labels) if is_causal(kind) else labels)
+    outputs["loss"] = distillation_loss(
+        student_logits, teacher_logits, next_tokens(labels) if is_causal(kind) else labels
+    )
     return outputs
 
 
 def fuse_head(model: nn.Module) -> None:
-    """Let the causal language model within adapters take `fused_lm_head=True`, as SFTTrainer does; in place.
+    """Let a causal language model take `fused_lm_head=True`, as SFTTrainer does; the model is changed in place.
 
-    Raises `CourseError` for another model, and where TRL has no such head.
+    Raises `CourseError` for another model, and if TRL has no such head.
     """
     plain = causal_model(model, "trl_loss")
     try:
@@ -125,7 +133,7 @@ def fuse_head(model: nn.Module) -> None:
 
 @contextmanager
 def kernels_of_cuda() -> Iterator[None]:
-    """Inside, TRL takes the way that it takes on CUDA, without its kernels."""
+    """A context in which TRL takes the same steps as on CUDA, with kernels that do nothing."""
     from trl.kernels import chunked_logprob
     from trl.trainer import utils
 
@@ -142,7 +150,7 @@ def kernels_of_cuda() -> Iterator[None]:
 
 
 class EveryLabel(TorchFunctionMode):
-    """A mask that chooses the tokens with a label chooses all of them, since a fake one of many tokens has no values."""
+    """A mode in which a mask, such as that of tokens with a label, selects all, since a large fake mask has no values."""
 
     def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
         mask = args[1] if func is torch.Tensor.__getitem__ else None
@@ -153,13 +161,13 @@ class EveryLabel(TorchFunctionMode):
 
 
 class _Kernel:
-    """Launched as `kernel[grid](…)`, it does nothing."""
+    """A Triton kernel, launched as `kernel[grid](…)`, that does nothing."""
 
     def __getitem__(self, grid: tuple[int, ...]):
         return lambda *tensors, **options: None
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """What CUDA's product of halves with a sum in float32 costs, written into that sum's own bytes: the CPU has no such thing."""
+    """In place of CUDA's product of 16-bit matrices added to a float32 `total`, which the CPU has not: it allocates as little."""
     columns = total.shape[-1]
     torch.mm(a, b, out=total if total.dtype == a.dtype else total.view(a.dtype)[..., :columns])

@@ -1,4 +1,4 @@
-"""What can be predicted: a configuration, a name, a module or a function that makes one, with examples to train it on."""
+"""Models to predict: given as a configuration, a name, a module or a function that makes one, with examples to train on."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -41,18 +41,18 @@ _COUNT_FROM_PADDING = {
 
 @dataclass(frozen=True)
 class Source:
-    """A model that can be made again and again: `make()`, one micro-batch `batch(model, recipe)`, the loss of what it returns."""
+    """A model that can be made again and again by `make()`, with one micro-batch by `batch(model, recipe)`."""
 
     name: str
     make: Callable[[], nn.Module]
     batch: Callable[[nn.Module, Recipe], Any]
     config: Any = None
-    configured: bool = False  # whether `config` is all there is to the model
-    limit: int | None = None  # without `config`: how many tokens an example may have
+    configured: bool = False  # whether the model is made from `config` alone
+    limit: int | None = None  # without `config`, the most tokens that an example may have
 
     @property
     def positions(self) -> int | None:
-        """Tokens that an example may have at most; None where nothing says so."""
+        """The most tokens that an example may have; None if nothing limits them."""
         text = self.config.get_text_config(decoder=True) if hasattr(self.config, "get_text_config") else self.config
         positions = getattr(text, "max_position_embeddings", getattr(text, "max_target_positions", None))
         if type(positions) is not int or positions <= 0:  # XLNet's -1 is no limit
@@ -69,7 +69,7 @@ class Source:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on which model was taken, and on fields of its configuration that are not used."""
+        """Sentences for the printed answer: which model was taken, and which fields of its configuration are not used."""
         remarks = []
         if self.name in _TOYS:
             remarks.append(f"by the name {self.name} the course has a small model of its own; {_TOYS[self.name]}")
@@ -84,7 +84,7 @@ class Source:
 
     @staticmethod
     def loss(outputs: object, batch: object) -> torch.Tensor:
-        """The number to train on. Raises `CourseError` where the model returns none."""
+        """The loss in what the model returned, a tensor with one element. Raises `CourseError` if there is none."""
         first = outputs[0] if isinstance(outputs, tuple) and outputs else outputs
         loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", first)
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
@@ -112,7 +112,7 @@ class Source:
             )
 
     def with_config(self, config: "PretrainedConfig") -> "Source":
-        """The same kind of model by another configuration."""
+        """The same kind of model with another configuration."""
         return _from_config(config, self.batch, self.name)
 
     @cached_property
@@ -152,7 +152,7 @@ class Source:
                     shorter = make_up(structure.blocks.shorten(model, 3))
                     by_config = make_up(self.with_config(config).make()) == shorter
                     structure = replace(structure, by_config=by_config)
-        except Exception:  # whatever is wrong with it, its dry run says
+        except Exception:  # the dry run will say what is wrong with the model
             structure = _Structure()
         if self.key is not None:
             _structures[self.key] = structure
@@ -160,7 +160,7 @@ class Source:
 
 
 ModelLike = Union[Source, "PretrainedConfig", ConvNetConfig, nn.Module, str, Path, Callable[[], nn.Module]]
-"""What `source_of` makes a `Source` of."""
+"""What `source_of` takes."""
 
 
 @dataclass(frozen=True)
@@ -169,16 +169,16 @@ class _Structure:
 
     blocks: Blocks | None = None
     by_config: bool = False  # whether a shorter configuration makes the same model with fewer blocks
-    depth: int = 0  # how many blocks there are
-    recurrent: bool = False  # whether layers are
+    depth: int = 0  # the number of blocks
+    recurrent: bool = False  # whether the model has recurrent layers
 
 
-# By `Source.key`, what was found out in this process.
+# What this process has found out, by `Source.key`.
 _structures: dict[str, _Structure] = {}
 
 
 def source_of(model: ModelLike, batch: Callable[[int, int], Any] | None = None) -> Source:
-    """The `Source` of a model as `memory.estimate` takes it; raises `CourseError` for what makes no model."""
+    """The `Source` of a model as `memory.estimate` takes it; raises `CourseError` for anything else."""
     if isinstance(model, Source):
         return model
     examples = random_batch if batch is None else lambda _, recipe: batch(recipe.batch, recipe.sequence)
@@ -203,7 +203,7 @@ def _positions_made_by(make: Callable[[], nn.Module]) -> int | None:
             configs = (getattr(module, "config", None) for module in make().modules())
             limits = (getattr(config, "max_position_embeddings", None) for config in configs)
             return min((limit for limit in limits if type(limit) is int and limit > 0), default=None)
-    except Exception:  # whatever is wrong with it, its dry run says
+    except Exception:  # the dry run will say what is wrong with the model
         return None
 
 
@@ -216,9 +216,10 @@ def _from_config(config: "PretrainedConfig | ConvNetConfig", examples: Callable,
 
 
 def with_head(model: str, kind: str, labels: int | None = None) -> Source:
-    """The model of that name or `config.json` as `kind` makes it, a class of Transformers or one that chooses it by the family.
+    """The model of that name or `config.json` with another head.
 
-    `labels` is the number of classes; without it the configuration's. Raises `CourseError` where Transformers has no such class.
+    `kind` is a class of Transformers, or one that chooses a class by the model's family (`AutoModelForTokenClassification`).
+    `labels` is the number of classes, by default the configuration's. Raises `CourseError` if Transformers has no such class.
     """
     import transformers
 
@@ -233,7 +234,7 @@ def with_head(model: str, kind: str, labels: int | None = None) -> Source:
             f"Transformers has no {kind} for {model}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
         )
     config.architectures = [model_class.__name__]
-    if config.pad_token_id is None:  # by which a classifier finds the end of each text, so scripts set it
+    if config.pad_token_id is None:  # a classifier finds the end of each text by it, so scripts set it
         config.pad_token_id = 0
     if labels is not None:
         config.num_labels = labels
@@ -254,7 +255,7 @@ def _config_of(name: str | Path) -> "PretrainedConfig | ConvNetConfig":
 
 
 def _copy(module: nn.Module) -> nn.Module:
-    """A copy of the module; under fake tensors a fake one on their device, wherever its own tensors are."""
+    """A copy of the module without gradients. Under fake tensors it is fake and on their device."""
     copy = deepcopy(module)
     for parameter in copy.parameters():
         parameter.grad = None
@@ -262,6 +263,6 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def _move_to_default_device(module: nn.Module) -> nn.Module:
-    """The module, under fake tensors moved to their device, on which `torch.Tensor(…)` does not make tensors."""
+    """The module; under fake tensors moved to their device, since `torch.Tensor(…)` makes tensors elsewhere."""
     probe = torch.empty(0)
     return module.to(probe.device) if is_fake(probe) else module

@@ -1,4 +1,4 @@
-"""The optimizers that a `Recipe` may name: how each is made from parameters."""
+"""Functions that make the optimizers of a `Recipe`."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,11 +18,11 @@ OptimizerFactory = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimize
 
 
 class MemoryOfAdamW4bit(torch.optim.Optimizer):
-    """The memory of a 4-bit AdamW (Li et al. 2023) as torchao has it, not its arithmetic: for dry runs.
+    """An optimizer with the memory of torchao's 4-bit AdamW (Li et al. 2023), but not its arithmetic, for dry runs.
 
-    Tensors of 4096 elements and more whose number 128 divides keep, for each of two averages, half a byte an element, a float32
-    scale for each 128 and a table of 16 float32; others 8 bytes an element. One compiled kernel makes the update, without
-    temporaries.
+    A tensor with at least 4096 elements, and a multiple of 128 of them, has for each of two averages half a byte an element, a
+    float32 scale for each 128 elements and a table of 16 float32. Any other tensor has 8 bytes an element. One compiled kernel
+    makes the update, without temporaries.
     """
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float):
@@ -30,7 +30,7 @@ class MemoryOfAdamW4bit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], torch.Tensor] | None = None) -> None:
-        """Creates the state of every parameter that has a gradient."""
+        """Create the state of every parameter that has a gradient."""
         for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
             if parameter not in self.state:
                 self.state[parameter] = self._new_state(parameter)
@@ -55,7 +55,7 @@ def _is_pretended(tensor: torch.Tensor) -> bool:
 
 def _page_on_host(kind: type) -> type:
     class Paged(kind):
-        """On a GPU that is pretended, states that bitsandbytes pages lie on the host, from which CUDA fetches them."""
+        """With a pretended GPU, the states that bitsandbytes pages are on the host, from which CUDA fetches them."""
 
         def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             if not _is_pretended(p) or p.numel() < 1e5:
@@ -72,7 +72,7 @@ def _page_on_host(kind: type) -> type:
 
 
 def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torch.optim.Optimizer:
-    """The optimizer that a recipe names, with `options` over those that it has there."""
+    """The optimizer with this name in `OPTIMIZERS`; `options` replace those of the table."""
     spec = OPTIMIZERS[name]
     module, _, kind = spec.path.rpartition(".")
     optimizer_class = getattr(import_module(module), kind)
@@ -81,9 +81,9 @@ def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **option
 
 
 def galore_factory(model: torch.nn.Module, rank: int) -> OptimizerFactory:
-    """`GaLore` for the trained parameters of `model`, or for copies of them in their order; hidden matrices are projected.
+    """A function that makes `GaLore` for the trained parameters of `model`, or for copies of them in the same order.
 
-    It finds new directions in every step.
+    Gradients of hidden matrices are projected to `rank` directions, which each step finds anew.
     """
     hidden = set(hidden_matrices(model)[0])
     are_hidden = [parameter in hidden for parameter in model.parameters() if parameter.requires_grad]
@@ -100,7 +100,7 @@ def galore_factory(model: torch.nn.Module, rank: int) -> OptimizerFactory:
 def state_size(
     optimizer: str | OptimizerFactory, shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
 ) -> StateSize:
-    """What `optimizer` keeps for parameters of `shapes`, found by one update of fake ones."""
+    """The size of the state of `optimizer` for parameters of these shapes, found by one update of fake ones."""
     with fake_tensors():
         parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype)) for shape in shapes]
         for parameter in parameters:

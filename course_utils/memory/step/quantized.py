@@ -1,4 +1,4 @@
-"""Linear layers of bitsandbytes in 4 bits; without numbers its class, its operators, tensors of its shapes."""
+"""Linear layers of bitsandbytes in 4 bits, also fake: with its class, its operators and the shapes of its tensors."""
 
 from functools import partial
 
@@ -14,13 +14,14 @@ BLOCK, SECOND_BLOCK = 64, 256
 def quantize_linears(
     model: nn.Module, checkpointing: bool = False, double: bool = True, upcast: bool = True
 ) -> nn.Module:
-    """Put `Linear4bit` in place of all linear layers but the output layer, and prepare the model as QLoRA does, by `peft`.
+    """Put `Linear4bit` in place of all linear layers but the output layer, and let `peft` prepare the model as for QLoRA.
 
-    Without `upcast` all is frozen and stays in its dtype, as TRL has it. Raises `CourseError` for a model without such layers.
+    Without `upcast` all parameters are frozen and stay in their dtype, as in TRL. Raises `CourseError` for a model without
+    linear layers.
 
-    NF4 (Dettmers et al. 2023): half a byte a weight, a table, and a float32 for each block of 64; with `double` a byte for each
-    of these, a float32 for each 256, and a second table. The library cannot quantize a fake tensor, so a fake weight is made as
-    it would be.
+    In NF4 (Dettmers et al. 2023) a weight takes half a byte, and each layer a table and a float32 scale for each block of 64
+    weights. With `double` a scale takes a byte, and there is a float32 for each 256 scales and a second table. The library cannot
+    quantize a fake tensor, so for a fake weight tensors of these shapes are made.
     """
     import peft
 
@@ -37,9 +38,9 @@ def quantize_linears(
 
 
 def put_in_4_bits(model: nn.Module, head: nn.Module | None = None, double: bool = True) -> None:
-    """`Linear4bit` in place of the layers within `model` for which Transformers 5 has it, but `head`; in place.
+    """Put `Linear4bit` in place of the layers of `model` for which Transformers 5 does so, except `head`.
 
-    These are `nn.Linear` itself and GPT-2's `Conv1D`, which is one with its weight transposed.
+    These are `nn.Linear` itself, without its subclasses, and GPT-2's `Conv1D`, whose weight is transposed.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -53,7 +54,7 @@ def put_in_4_bits(model: nn.Module, head: nn.Module | None = None, double: bool 
 def _make_4_bit(weight: torch.Tensor, bias: torch.Tensor | None, double: bool) -> nn.Module:
     from bitsandbytes.nn import Linear4bit
 
-    layer = Linear4bit.__new__(Linear4bit)  # its own way to begin wraps a real tensor
+    layer = Linear4bit.__new__(Linear4bit)  # its own `__init__` needs a real tensor
     nn.Module.__init__(layer)
     layer.out_features, layer.in_features = weight.shape
     layer.compute_dtype = weight.dtype

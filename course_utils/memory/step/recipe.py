@@ -1,4 +1,4 @@
-"""How a model is trained, as far as bytes and seconds depend on it."""
+"""How a model is trained, in the fields on which bytes and seconds depend."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +11,7 @@ from course_utils.errors import CourseError, require_count, suggest
 
 
 class Spec(NamedTuple):
-    """An optimizer: the library's class, its options, and what `TrainingArguments` calls it, if it has it."""
+    """An optimizer: the path of the library's class, its options, and its name in `TrainingArguments`, if it has one."""
 
     path: str
     options: Mapping[str, Any] = MappingProxyType({})
@@ -34,7 +34,7 @@ OPTIMIZERS = {
     "paged_adamw_8bit": Spec("bitsandbytes.optim.PagedAdamW8bit", trainer="paged_adamw_8bit"),
     "paged_adamw_32bit": Spec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
 }
-"""What a `Recipe` may name."""
+"""The optimizers that a `Recipe` may name."""
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
 PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
@@ -55,16 +55,16 @@ LOOPS = {
         "trl_loss": True,
     },
 }
-"""What each loop does by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
+"""The fields that each loop sets by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
 Names = tuple[str, ...]
 _BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def _field(default: Any, phrase: str, choices: tuple = (), minimum: int = 0, unit: str = "number", **keys: str) -> Any:
-    """A field: its default, what its flag's help says, its choices, a number's minimum and unit, by tool its key there.
+    """A field of `Recipe`: its default, the help of its flag, its choices, a number's minimum and unit, and its `keys` by tool.
 
-    The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig beside these) and `accelerate`.
+    The tools are `trainer` (TrainingArguments), `trl` (SFTConfig and ModelConfig in addition) and `accelerate`.
     """
     metadata = {"help": phrase, "choices": choices, "minimum": minimum, "unit": unit, "keys": keys}
     return field(default=default, metadata=metadata)
@@ -72,7 +72,7 @@ def _field(default: Any, phrase: str, choices: tuple = (), minimum: int = 0, uni
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to train. Each field says in a phrase what it is, as `course plan --help` prints it; comments explain some further.
+    """One way to train. Each field has a phrase that `course plan --help` prints; comments explain some fields further.
 
     Raises `CourseError` for a value out of range, and for a recipe that contradicts itself.
     """
@@ -259,7 +259,7 @@ class Recipe:
 
     @classmethod
     def of_plain(cls, values: dict[str, Any]) -> "Recipe":
-        """The recipe with these fields as JSON has them, with lists for tuples."""
+        """The recipe with these fields, in which lists may stand for tuples, as in JSON."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     @property
@@ -290,7 +290,7 @@ def _check_field(field: Field, value: object) -> None:
 
 
 def plain_recipe(recipe: Recipe) -> dict:
-    """The fields that differ from their defaults."""
+    """The fields that differ from their defaults, by name."""
     defaults = vars(Recipe())
     return {name: value for name, value in vars(recipe).items() if value != defaults[name]}
 
@@ -301,7 +301,7 @@ def flag_of(name: str) -> str:
 
 
 def read_fields(text: str) -> dict[str, Any]:
-    """Fields from a text: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown one."""
+    """Fields from a text: `batch=4,lora_targets=q_proj+v_proj,clipping=no`. Raises `CourseError` for an unknown field."""
     values: dict[str, Any] = {}
     by_name = {field.name: field for field in fields(Recipe)}
     for word in filter(None, text.split(",")):

@@ -1,5 +1,7 @@
-"""How the real libraries share a model out over ranks, and rows too by context parallel: every rank has a part of each row's
-tokens, and keys and values go around the ring of all ranks."""
+"""A model over several ranks, as the real libraries shard it, and context parallelism.
+
+In context parallelism every rank has a part of each row's tokens, and keys and values go around the ring of all ranks.
+"""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,14 +10,12 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional as F
 
 from course_utils.distributed.ring_attention import RingAttention, two_ends
 from course_utils.errors import CourseError
-from course_utils.memory.step.losses import causal_model
+from course_utils.memory.step.losses import causal_model, next_tokens
 from course_utils.memory.step.optimizers import OptimizerFactory
 from course_utils.memory.step.recipe import Recipe
-from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.segments import blocks_of
 from course_utils.units import MiB
 
@@ -36,9 +36,9 @@ def shard(model: nn.Module, recipe: Recipe) -> None:
 
 
 def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, halves: bool = False, **options) -> None:
-    """`fully_shard` around every block and the whole, in place, over all ranks or in `replicas` groups that hold everything each.
+    """Apply `fully_shard` to every block and to the whole model, in place, over all ranks or in `replicas` groups of them.
 
-    With `halves` parameters are gathered in bfloat16, and gradients summed in float32. `options` are `fully_shard`'s.
+    With `halves` parameters are gathered in bfloat16, and gradients are summed in float32. `options` are `fully_shard`'s.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -52,7 +52,7 @@ def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, halves: bo
 
 
 class _Chunks:
-    """A tensor's chunks, as `torch.chunk` cuts it, each cut when it is asked for: of 512 a rank looks at two."""
+    """The chunks of a tensor, as by `torch.chunk`, but each made when it is asked for, since a rank needs two of perhaps 512."""
 
     def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int):
         self.tensor, self.dim = tensor, dim
@@ -64,7 +64,7 @@ class _Chunks:
 
 
 def units_of(model: nn.Module) -> list[nn.Module]:
-    """A transformer's blocks: what Transformers says must not be split, else the longest list of modules."""
+    """A transformer's blocks: the modules that Transformers says must not be split, else the longest list of modules."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names] or list(blocks_of(model))
 
@@ -82,9 +82,9 @@ def share_state(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 class Buckets:
-    """DDP's copies of the gradients: flat buckets of 1 MiB, then of 25 MiB each, in the order of backward (Li et al. 2020).
+    """DDP's copies of the gradients in flat buckets, one of 1 MiB and then of 25 MiB, in the order of backward (Li et al. 2020).
 
-    Its C++ part cannot work on fake tensors, so its memory is modeled here; tests hold it against real ranks.
+    DDP's C++ code cannot work on fake tensors, so its memory is modeled here; tests compare it with real ranks.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
@@ -131,7 +131,7 @@ class HostUpdate(torch.optim.Optimizer):
 
 
 def attend_on_ring(model: nn.Module) -> None:
-    """Let a causal language model attend by `RingAttention`, to whose `places` each call must say; in place."""
+    """Let a causal language model attend by `RingAttention`, in place; each call of it then needs the tokens' `places`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register("ring", _attend)
@@ -139,7 +139,10 @@ def attend_on_ring(model: nn.Module) -> None:
 
 
 def part_of(batch: dict[str, torch.Tensor], ranks: int) -> dict:
-    """This rank's tokens of each row, one stretch from its beginning and one from its end, with the token after each as label."""
+    """This rank's tokens of each row, one stretch from either end, each with the token after it as its label.
+
+    Raises `CourseError` outside a group of `ranks`, and for a batch of anything but `input_ids` and `labels`.
+    """
     if not dist.is_initialized() or dist.get_world_size() != ranks:
         raise CourseError(f"context_parallel={ranks} runs on {ranks} ranks; start them with distributed.launch.")
     if not isinstance(batch, dict) or set(batch) != {"input_ids", "labels"}:
@@ -147,7 +150,7 @@ def part_of(batch: dict[str, torch.Tensor], ranks: int) -> dict:
     ids, labels = batch["input_ids"], batch["labels"]
     places = two_ends(ids.shape[1], ranks)
     positions = places[dist.get_rank()]
-    after = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    after = next_tokens(labels)
     part = {"input_ids": ids[:, positions], "labels": labels[:, positions], "shift_labels": after[:, positions]}
     return {**part, "position_ids": positions[None], "places": places}
 
@@ -161,7 +164,10 @@ def _attend(
     scaling: float | None = None,
     **extras,
 ) -> tuple[torch.Tensor, None]:
-    """What Transformers calls in place of its own attention, shapes (b, heads, s/ranks, width)."""
+    """Attention as Transformers calls it, with queries, keys and values (b, heads, s/ranks, width).
+
+    Raises `CourseError` for a model whose attention is not plain causal attention.
+    """
     is_usual_scale = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
     unknown = [name for name in ("sliding_window", "softcap", "s_aux") if extras.get(name) is not None]
     if "places" not in extras or mask is not None or unknown or not is_usual_scale:

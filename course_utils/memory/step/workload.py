@@ -1,4 +1,4 @@
-"""A model and a recipe as something that runs: what `measure` measures and `dry_run` runs dry."""
+"""A model and a recipe as a step that runs, for `measure` and for `dry_run`."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,14 +28,15 @@ Batch = torch.Tensor | tuple | list | dict
 class Workload:
     """Training of `model` by `recipe` on random examples: `build`, then `step` again and again.
 
-    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient; each step renews it. Raises
-    `CourseError` for sequences longer than the model's positions, or its teacher's.
+    `model` and `batch` as for `estimate`. `idle` names trained parameters that get no gradient, for which `prime` therefore
+    creates no state; after a step `seen_idle` names those that got none. Raises `CourseError` for sequences longer than the
+    positions of the model or of its teacher.
     """
 
     def __init__(self, model: ModelLike, recipe: Recipe, batch: Callable | None = None, idle: frozenset = frozenset()):
         self.source = source_of(model, batch)
         self.recipe = recipe
-        self.idle = idle
+        self.idle = self.seen_idle = idle
         self.source.require(recipe)
         self.teacher = source_of(recipe.teacher) if recipe.teacher else None
         if self.teacher is not None:
@@ -55,7 +56,7 @@ class Workload:
         if recipe.zero_stage > 1:
             shard(model, recipe)
         optimizer = self._make_optimizer(model)
-        if teacher is not None:  # after all that is done to the student alone
+        if teacher is not None:  # last, since all before is for the student alone
             losses.learn_from(model, teacher)
         return model, optimizer, batches
 
@@ -106,7 +107,7 @@ class Workload:
                 bucket.average()
         if recipe.zero_stage < 2 and not recipe.in_backward:
             untouched = (n for n, p in _list_trained(model) if p.grad is None or p.grad._version == versions.get(n))
-            self.idle = frozenset(untouched)
+            self.seen_idle = frozenset(untouched)
         with phase("update"):
             if recipe.clipping:
                 scaler.unscale_(optimizer)
@@ -117,7 +118,7 @@ class Workload:
                     optimizer.zero_grad()
 
     def prime(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Create the optimizer's state, as a first step does; under FSDP2 take one, which creates its buffers too."""
+        """Create the optimizer's state, as a first step does; under FSDP2 run a whole step, which creates its buffers too."""
         if self.recipe.zero_stage > 1 or self.recipe.in_backward:
             self.step(model, optimizer, batches)
             return
@@ -125,7 +126,7 @@ class Workload:
             if name not in self.idle:
                 parameter.grad = torch.empty_like(parameter)
         one_by_one = [group for group in optimizer.param_groups if group.get("foreach") is False]
-        for group in one_by_one:  # all at once leaves the same state, and asks a tenth of the operators
+        for group in one_by_one:  # all at once creates the same state with a tenth of the operators
             group["foreach"] = True
         optimizer.step()
         for group in one_by_one:
@@ -134,9 +135,9 @@ class Workload:
             optimizer.zero_grad()
 
     def evaluate(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Make the last forward pass of an evaluation, on `eval_batch` examples, or on as many as in a micro-batch.
+        """Run the last forward pass of an evaluation, on `eval_batch` examples, or on those of a micro-batch.
 
-        The logits and labels of the batches before it are kept, and those of all are put together, as Trainer does.
+        With `eval_logits` the logits and labels of the batches before are kept, and joined with this one's, as Trainer does.
         """
         recipe = self.recipe
         gathered: list[torch.Tensor] = []
@@ -161,7 +162,7 @@ class Workload:
         model.train()
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Copy parameters and optimizer state to the host, tensor by tensor, each gathered first if it is sharded."""
+        """Copy parameters and optimizer state to the host, tensor by tensor; a sharded one is gathered first."""
         with phase("saving"), torch.no_grad():
             state = (value for values in optimizer.state.values() for value in values.values())
             tensors = [
@@ -172,9 +173,9 @@ class Workload:
             del copies
 
     def load(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
-        """Copy a checkpoint on the device, where `torch.load` puts it by default, into the parameters.
+        """Copy a checkpoint into the parameters from the device, where `torch.load` puts it by default.
 
-        The optimizer takes over its state as it is.
+        The optimizer's state is not copied, since an optimizer takes over the tensors that were loaded.
         """
         with phase("loading"), torch.no_grad():
             checkpoint = {name: tensor.clone() for name, tensor in losses.own_state(model).items()}
@@ -212,7 +213,7 @@ class Workload:
         return outputs, loss
 
     def _widen(self, outputs: dict) -> dict:
-        """Logits in float32, as Accelerate returns what a model has made under autocast."""
+        """The outputs with logits in float32, as Accelerate returns them under autocast."""
         if self.recipe.precision in ("autocast", "fp16") and "logits" in outputs:
             outputs["logits"] = outputs["logits"].float()
         return outputs
@@ -254,7 +255,7 @@ class Workload:
             modules_to_save=list(recipe.modules_to_save) or None,
             lora_dropout=recipe.lora_dropout,
         )
-        with warnings.catch_warnings():  # PEFT asks Transformers by a name that is on its way out
+        with warnings.catch_warnings():  # PEFT uses a deprecated name of Transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
             adapted = peft.get_peft_model(model, adapters)
         if recipe.quantized and not recipe.upcast:  # PEFT has made them float32, and TRL makes them bfloat16 again
@@ -321,7 +322,7 @@ def call(model: nn.Module, batch: Batch) -> object:
 
 
 def _checkpoint(model: nn.Module, segments: int | None) -> None:
-    """Checkpoint blocks by Transformers, which knows only single ones; segments, and other models, by torch's function."""
+    """Checkpoint each block by Transformers' own method; segments, and models without the method, by torch's function."""
     # The newer of two names for the same thing; Transformers 5.1 knows only the older.
     older = getattr(model, "gradient_checkpointing_enable", None)
     enable = getattr(model, "activation_checkpointing_enable", older)

@@ -1,4 +1,4 @@
-"""The allocator's own account of a step: it knows nothing of kinds, and misses nothing."""
+"""The allocator's own account of a step, which includes every byte and says nothing about what the bytes are for."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from course_utils.errors import CourseError
 
 _MARK, _MEASURED = "course phase: ", "course measured run"
-_NO_OPERATORS = ("autograd::", "torch::autograd::")  # what the profiler names beside the operators
+_NO_OPERATORS = ("autograd::", "torch::autograd::")  # names that the profiler records beside those of operators
 _USER_SCOPE = 7
 
 
@@ -23,17 +23,17 @@ _USER_SCOPE = 7
 class Account:
     """Bytes that the allocator counted in the measured run."""
 
-    above_start: int  # at the peak, above what was in use when the run began
+    above_start: int  # at the peak, in addition to what was in use when the run began
     at_start: int  # in use when the run began, of all that was allocated since the recording began
-    by_phase: dict[str, int]  # at the peak inside each phase, above what was in use when the run began
-    witness: str
-    operator: str = ""  # at work at the peak, if the witness knows it
-    # In use at the end, less `at_start`; too much if a thread of gloo's released some, unseen by the profiler.
+    by_phase: dict[str, int]  # at the peak inside each phase, in addition to what was in use when the run began
+    witness: str  # which allocator counted, and how it was read
+    operator: str = ""  # the one that ran at the peak, if the witness knows it
+    # Bytes in use at the end, less `at_start`. Too many if a thread of gloo's released some, which the profiler does not see.
     left: int = 0
 
 
 class CudaAllocator:
-    """Reads `torch.cuda.max_memory_allocated` as each phase ends; the allocator has one high-water mark, so it is reset."""
+    """Reads `torch.cuda.max_memory_allocated` at the end of each phase and resets it, since CUDA keeps a single maximum."""
 
     witness = "CUDA's caching allocator"
 
@@ -52,7 +52,7 @@ class CudaAllocator:
         self.begin_phase(None)
 
     def begin_phase(self, name: str | None) -> None:
-        """A phase begins, and so the one before it ends; what comes before the first belongs to none."""
+        """End the current phase and begin that of this name; None begins a stretch that belongs to no phase."""
         peak = torch.cuda.max_memory_allocated(self.device) - self._start
         self._peaks[self._phase] = max(self._peaks.get(self._phase, 0), peak)
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -60,7 +60,7 @@ class CudaAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """A context around all runs; this allocator always keeps its books."""
+        """A context around all runs. Nothing is switched on, since this allocator always counts."""
         torch.cuda.synchronize(self.device)
         self._before = torch.cuda.memory_allocated(self.device)
         yield
@@ -81,14 +81,18 @@ class CpuAllocator:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """A context around all runs: a release is only recorded when its allocation was."""
-        if torch.autograd._profiler_enabled():  # a second one ends the first, and inside itself the process
+        """A context around all runs, since the profiler records only releases of memory whose allocation it has recorded.
+
+        Raises `CourseError` inside another profiler.
+        """
+        # A second profiler ends the first, and one inside itself ends the process.
+        if torch.autograd._profiler_enabled():
             raise CourseError("Another profiler is running, or another measurement; end it before measuring.")
         profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with quiet():
             profiler.start()
         try:
-            # It says of every thousandth release that the memory is older than the recording.
+            # The profiler warns at every thousandth release of memory that is older than the recording.
             with quiet(b"before the profiling started"):
                 yield
         finally:
@@ -111,7 +115,7 @@ class CpuAllocator:
             self.begin_phase(None)
 
     def begin_phase(self, name: str | None) -> None:
-        """A phase begins, and so the one before it ends."""
+        """End the current phase and begin that of this name; None begins no other."""
         self._span.close()
         if name is not None:
             self._span.enter_context(record_function(_MARK + name))
@@ -123,7 +127,7 @@ class CpuAllocator:
         totals = [0, *accumulate(size for _, size in self._changes)]
 
         def highest(start: int, end: int) -> tuple[int, int]:
-            """The largest total in a span, what was in use at its start included, and when that was."""
+            """The largest number of bytes in use from `start` to `end`, both included, and the time at which it was reached."""
             first, last = bisect_right(times, start), bisect_right(times, end)
             index = max(range(first, last + 1), key=totals.__getitem__)
             return totals[index], times[index - 1] if index > first else start
@@ -143,20 +147,20 @@ class CpuAllocator:
         return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in spans)
 
     def _operator_at(self, time: int) -> str:
-        """The operator at work at `time`, the outermost: the one that Python or autograd called."""
+        """The outermost operator that ran at `time`, which Python or autograd called; empty if there was none."""
         running = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
         names = (name for _, _, name, _ in sorted(running, key=lambda span: span[0]))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 
 def allocator_of(device: torch.device) -> CpuAllocator | CudaAllocator:
-    """The witness for memory on `device`."""
+    """The allocator that counts memory on `device`."""
     return CudaAllocator(device) if device.type == "cuda" else CpuAllocator()
 
 
 @contextmanager
 def quiet(only: bytes = b"") -> Iterator[None]:
-    """Keep back what is written to the process's error stream by C++ too: all of it, or the lines that hold `only`."""
+    """Suppress what is written to the process's error stream, by C++ too: all of it, or only lines that contain `only`."""
     stream = os.dup(2)
     with tempfile.TemporaryFile() as output:
         os.dup2(output.fileno(), 2)

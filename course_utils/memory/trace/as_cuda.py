@@ -1,7 +1,7 @@
-"""What a GPU would do instead, where there is none: its operators for dropout, softmax and attention, its autocast, its host.
+"""A pretended GPU on a machine without one: CUDA's operators for dropout, softmax and attention, its autocast, its host.
 
-The device is a second CPU in PyTorch's eyes, `cpu:0`, so that autograd works; the host is `cpu`. A kernel that CUDA has and the
-CPU has not is put in at the dispatcher, below all Python code.
+The device is `cpu:0`, which PyTorch takes for a second CPU, so that autograd works; the host is `cpu`. Kernels that only CUDA has
+are registered with PyTorch's dispatcher, below all Python code.
 """
 
 import warnings
@@ -28,17 +28,17 @@ _FLOAT_INPUTS = (
     "exp", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal", "softplus",
     "l1_loss", "mse_loss", "nll_loss", "kl_div", "cosine_similarity", "cosine_embedding_loss", "cdist", "dist",
 )  # fmt: skip
-# These too, but the kernel reads halves and writes floats: its input is not copied.
+# CUDA's autocast computes these in float32 too, but the kernel reads 16 bits and writes 32, so that the input is not copied.
 _FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
 _FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """A context in which new tensors are on `GPU`, `cuda` means it, and operators keep what they keep on CUDA."""
+    """A context in which new tensors are on `GPU`, `cuda` is a name of that device, and operators save what they save on CUDA."""
     library = Library("aten", "IMPL")
     try:
-        with warnings.catch_warnings():  # that a kernel is replaced, which is meant
+        with warnings.catch_warnings():  # PyTorch warns that a kernel is replaced
             warnings.simplefilter("ignore")
             _register_kernels(library)
         with patch.object(torch.autocast, "__init__", _autocast_for_cuda(torch.autocast.__init__)), _OnGpu():
@@ -48,17 +48,17 @@ def as_on_cuda() -> Iterator[None]:
 
 
 def prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """Let torch's own optimizer work on all tensors at once, as it does on CUDA unless it says otherwise."""
+    """Set `foreach` in groups that leave it open: torch's own optimizers then update all tensors at once, as they do on CUDA."""
     for group in getattr(optimizer, "optimizer", optimizer).param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
 
 
 class _OnGpu(TorchFunctionMode):
-    """The default device is `GPU`, and `cuda` is another name of it."""
+    """A mode in which the default device is `GPU`, and `cuda` is another name of it."""
 
     def __torch_function__(self, func: Callable, types: Collection[type], args: tuple = (), kwargs: dict | None = None):
-        if func is torch.device:  # what a library keeps of it must not outlive the dry run
+        if func is torch.device:  # a library may store the device and use it after the dry run
             return func(*args, **(kwargs or {}))
         args = tuple(map(_translate_device, args))
         kwargs = {name: _translate_device(value) for name, value in (kwargs or {}).items()}
@@ -73,11 +73,11 @@ class _OnGpu(TorchFunctionMode):
         if func in _device_constructors() and kwargs.get("device") is None:
             kwargs["device"] = GPU
         if func is torch.Tensor.backward:
-            with self:  # a mode is off inside the function it handles, and backward may run a forward pass
+            with self:  # else the mode would be off inside backward, which may run a forward pass
                 return _backward(*args, **kwargs)
         answer = func(*args, **kwargs)
         if func in _FROM_NUMBERS and kwargs.get("device") == GPU and answer.device == HOST:
-            # Made from Python's numbers, it is a real tensor first, which knows one CPU only.
+            # From Python's numbers PyTorch makes a real tensor first, and a real one cannot be on `cpu:0`.
             copy = torch.empty(answer.shape, dtype=answer.dtype, device=GPU).copy_(answer.detach())
             return copy.requires_grad_(answer.requires_grad)
         return answer
@@ -99,7 +99,7 @@ def _translate_device(value: object) -> object:
 
 
 def _autocast_for_cuda(initialize: Callable) -> Callable:
-    """Returns autocast's `__init__` that, asked for CUDA, switches it on for the device where the tensors are."""
+    """An `__init__` for `torch.autocast` that, asked for CUDA, switches autocast on for `cpu`, the type of both devices here."""
 
     def switch_on(self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args, **kwargs) -> None:
         if device_type == "cuda":
@@ -139,7 +139,7 @@ def _widen_output(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 class _SoftmaxInFloat(torch.autograd.Function):
-    """CUDA's kernel reads halves and writes floats, and backward the other way; only the answer is kept."""
+    """CUDA's softmax of 16-bit numbers in float32, which saves only its result: forward widens numbers, backward narrows them."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """Dropout that keeps a mask, as CUDA's does: of one byte an element there, of the activation's dtype here."""
+    """Dropout that saves a mask, as CUDA's does: there of one byte an element, here of the activation's dtype."""
     return torch.native_dropout(x, p, True)[0] if train and p else x
 
 
@@ -175,7 +175,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """The kernel that CUDA chooses (`sdp_utils.cpp`)."""
+    """Attention by the kernel that CUDA chooses for these arguments (`sdp_utils.cpp`)."""
     width = query.shape[-1]
     # FlashAttention (Dao et al. 2022).
     if attn_mask is None and query.dtype in _HALVES and value.shape[-1] == width <= 256:
@@ -192,7 +192,7 @@ def _attention(
 
 
 def _make_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """The operator adds its mask to the scores, for every head, with rows whose length in memory is a multiple of 16."""
+    """The mask as the memory-efficient operator takes it: numbers to add to each head's scores, in rows padded to 16 numbers."""
     if mask.dtype is torch.bool:
         mask = torch.where(mask, 0.0, float("-inf")).to(query.dtype)
     rows, columns = query.shape[-2], key.shape[-2]

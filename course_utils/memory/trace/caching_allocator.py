@@ -1,8 +1,9 @@
-"""What CUDA's caching allocator takes from the device for a step: its rounding, its segments, what it cannot give away again.
+"""What CUDA's caching allocator reserves on the device for a step: rounded blocks, whole segments, and gaps that nothing fits.
 
-By the rules of `CUDACachingAllocator.cpp` in its default setting (no `expandable_segments`): blocks of 512 bytes; up to 1 MiB
-they come from segments of 2 MiB, from 1 to 10 MiB from segments of 20 MiB, larger ones from segments of their own in whole
-2 MiB; the smallest free block that is large enough is split where enough is left.
+It follows the rules of `CUDACachingAllocator.cpp` in its default setting (no `expandable_segments`). Sizes of blocks are
+multiples of 512 bytes. Blocks up to 1 MiB come from segments of 2 MiB, those from 1 to 10 MiB from segments of 20 MiB, and each
+larger one from a segment of its own, a multiple of 2 MiB. The smallest free block that is large enough is taken, and split if
+enough of it is left.
 """
 
 from bisect import bisect_left, insort
@@ -12,12 +13,12 @@ from typing import NamedTuple
 from course_utils.units import MiB, round_up
 
 _GRAIN, _SMALL, _MIDDLE = 512, MiB, 10 * MiB
-# Steps replayed: after the first the segments of the step before are there.
+# Steps replayed. From the second on, the segments of the step before can be used again.
 _STEPS = 3
 
 
 class Block(NamedTuple):
-    """A stretch of a segment; `small` blocks have segments of their own."""
+    """A stretch of a segment, with sizes in bytes. Blocks up to 1 MiB are `small` and have segments of their own."""
 
     size: int
     segment: int
@@ -26,7 +27,7 @@ class Block(NamedTuple):
 
 
 class Cache:
-    """The allocator's books: `reserved` bytes so far; `take` gives a block, `give` takes it back."""
+    """The allocator's state: `reserved` bytes so far, and the free blocks."""
 
     def __init__(self):
         self.reserved = 0
@@ -36,7 +37,7 @@ class Cache:
         self._segments = 0
 
     def take(self, size: int) -> Block:
-        """A block of at least `size` bytes."""
+        """Take a block of at least `size` bytes, from a new segment if no free block is large enough."""
         block_size = max(_GRAIN, round_up(size, _GRAIN))
         small = block_size <= _SMALL
         free = self._free[small]
@@ -49,7 +50,7 @@ class Cache:
         return block
 
     def give(self, block: Block) -> None:
-        """Take a block back, joined to its free neighbors."""
+        """Give a block back to the allocator, which joins it to its free neighbors."""
         size, segment, start, small = block
         if before := self._ends.get((segment, start)):
             self._drop(before)
@@ -77,10 +78,9 @@ class Cache:
 
 
 def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
-    """Bytes reserved after some steps, whose `events` are changes in bytes and what is born or dies; the first `before_step` come
-    once, before them.
+    """Bytes reserved after some steps. `events` are changes in bytes, each with a key of what is allocated or freed.
 
-    They do not say which of several equal blocks dies; here the youngest does.
+    The first `before_step` events happen once, before the steps. Of several blocks with equal size and key the youngest is freed.
     """
     cache = Cache()
     alive: dict[tuple[int, Hashable], list[Block]] = {}

@@ -1,6 +1,6 @@
-"""A step without its numbers: fake tensors have shape, dtype and device, and no memory.
+"""A training step on fake tensors, which have a shape, a dtype and a device, but no memory and no numbers.
 
-The same operators are called in the same order, so the meter's log is that of a real step.
+The same operators are called in the same order as in a real step, so the meter's log is the same.
 """
 
 import gc
@@ -17,10 +17,10 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
+from course_utils.hardware.operators import list_tensors
 from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
 from course_utils.memory.trace.fake import (
     describe_location,
@@ -36,7 +36,7 @@ from course_utils.memory.trace.phases import Build, Step, bind_step, record_opti
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
 COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
-_ADVICE = {  # by what PyTorch's refusal says
+_ADVICE = {  # by a pattern in the exception's class or message
     "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
         "where that works with real tensors, it needs their values, and a dry run has none: "
         "leave the line out of the step, or decide by shapes"
@@ -69,10 +69,11 @@ def dry_run(
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
     With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
     are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
-    `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. Where a step reads a
-    number that depends on values of floating tensors (`loss.item()`) it gets 1. `prime` creates the optimizer's state in place of
-    a first step, and `watch()` is entered around the second. Raises `CourseError`, naming the line, if a step needs more of
-    its values than that, never updates, is not done after `timeout` seconds, or if the model was not built inside.
+    `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. A step that reads a
+    number from a floating tensor (`loss.item()`) gets 1. `prime` is called in place of the first step, to create the optimizer's
+    state, and the context `watch()` is entered around the second step. Raises `CourseError`, which names the line, if a step
+    needs values that a dry run has not, never updates, or is not done after `timeout` seconds, and if the model was not built
+    inside.
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
@@ -84,8 +85,8 @@ def dry_run(
         if on_gpu:
             for optimizer in optimizers:
                 prefer_foreach(optimizer)
-        tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-        with let_masks_have_values():  # once more: build may have been the first to import Transformers
+        tensors = list_tensors(arguments)
+        with let_masks_have_values():  # entered again, since build may have been the first to import Transformers
             with record_optimizers() as used_in_first:
                 bind_step(prime or step, arguments)()
             metered = distinct_optimizers([*optimizers, *used_in_first])
@@ -106,7 +107,7 @@ def dry_run(
 
 
 def count_operators(build: Build, step: Step, device: str = "cpu") -> tuple[Operator, ...]:
-    """Every operator call of the second `step(*build())`, in order, as `dry_run` makes them."""
+    """Every operator call of the second `step(*build())`, in order, as `dry_run` runs it."""
     watch = OperatorWatch(HOST if device == "cuda" else None)
     dry_run(build, step, device, watch=lambda: watch)
     return tuple(watch.operators)
@@ -115,10 +116,10 @@ def count_operators(build: Build, step: Step, device: str = "cpu") -> tuple[Oper
 def predict_seconds(build: Build, step: Step, machine: Machine, *, device: str = "") -> Prediction:
     """The steady-state step `step(*build())` on `machine`: the sum over its operators of `machine.seconds`.
 
-    Nothing is computed and no memory is taken. `device` as for `dry_run`: whose operators these are, by default the machine's
-    own: CUDA's on a card in `hardware.MACHINES` and where `calibrate()` found a GPU. On a machine known by its data sheet only,
-    the sum is a lower bound for these operators: full rates and no cost of calling. Raises `CourseError` where the machine has
-    no rate for a dtype.
+    Nothing is computed and no memory is taken. `device` is that of `dry_run`; by default `cuda` for a card in `hardware.MACHINES`
+    and for a machine on which `calibrate()` found a GPU, else `cpu`. For a machine known by its data sheet only, the sum is a
+    lower bound for these operators: at full rates, and without the cost of a call. Raises `CourseError` if the machine has no
+    rate for a dtype.
     """
     if not isinstance(machine, Machine):
         raise CourseError(f"{machine!r} is no machine; give hardware.machine('H100'), or hardware.calibrate().")
@@ -155,7 +156,7 @@ def _pretend_ranks(ranks: int, device: str, rank: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-    # FSDP2 asks the mesh for a device, which knows no second CPU.
+    # FSDP2 takes its device from the mesh, in which the pretended GPU, a second CPU, has no name.
     mesh_device = patch.object(_fully_shard, "_get_device_from_mesh", lambda mesh: GPU if device == "cuda" else HOST)
     gathering = patch.object(dist, "all_gather_object", _gather_same)
     try:
@@ -171,7 +172,7 @@ def _gather_same(gathered: list, tensor: object, group: dist.ProcessGroup | None
 
 @contextmanager
 def _collect_rarely() -> Iterator[None]:
-    """A context in which garbage is collected rarely: fake tensors make many objects, and their cycles would die too soon."""
+    """A context in which garbage is collected rarely: fake tensors make so many objects that cycles would be freed too early."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     try:
@@ -181,14 +182,14 @@ def _collect_rarely() -> Iterator[None]:
 
 
 def _compile_or_refuse(compile_really: Callable, *args, **kwargs) -> object:
-    """`torch.compile` that refuses a caller's own call; the libraries decorate functions with it that may never run."""
+    """Refuse `torch.compile` in the caller's own code. Libraries may call it, for functions that may never run."""
     if not is_of_a_library(sys._getframe(1)):
         raise CourseError(COMPILED_INSIDE)
     return compile_really(*args, **kwargs)
 
 
 def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], on_gpu: bool) -> None:
-    """Raise `CourseError` for a model whose tensors are real, since a step would spoil them, and for what cannot be followed."""
+    """Raise `CourseError` for a model with real tensors, which a step would change, and for what a dry run cannot follow."""
     for model in models:
         if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
             raise CourseError(COMPILED_INSIDE)
@@ -200,7 +201,7 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
     if any(isinstance(unwrap(optimizer), torch.optim.LBFGS) for optimizer in optimizers):
         raise CourseError("How often LBFGS calls its closure depends on the loss, whose value a dry run has not.")
     parameters = [parameter for model in models for parameter in model.parameters()]
-    # FSDP2 leaves shards on the host.
+    # Shards of FSDP2 (`_local_tensor`) may be on the host, so they are no reason to refuse.
     if on_gpu and parameters and all(device_of(p) == HOST and not hasattr(p, "_local_tensor") for p in parameters):
         raise CourseError(
             "The model lies on the host, since build says device 'cpu' (torch.cuda.is_available() is False here): "
@@ -210,12 +211,12 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
 
 @contextmanager
 def _explain_refusals() -> Iterator[None]:
-    """Turn what fake tensors refuse into a `CourseError` that names the caller's line."""
+    """A context in which any other exception becomes a `CourseError` that names the caller's line."""
     try:
         yield
     except CourseError:
         raise
-    except Exception as error:  # fake tensors refuse with kinds of their own, and numpy with others
+    except Exception as error:  # fake tensors raise many classes, and NumPy others
         kind = type(error).__name__
         message = str(error).strip()
         inner = list(traceback.walk_tb(error.__traceback__))

@@ -1,4 +1,4 @@
-"""Fake tensors that answer as real ones would: shape, dtype, device, and the values of small whole numbers, but no memory."""
+"""Fake tensors, which have shape, dtype and device but no memory, with the values of small ones that hold whole numbers."""
 
 import linecache
 import logging
@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
-from course_utils.hardware.operators import written_arguments
+from course_utils.hardware.operators import list_tensors, written_arguments
 from course_utils.memory.trace.scratch import try_out
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import lookup_table
@@ -40,8 +40,8 @@ ASKS_DEVICE = torch.ops.prim.device.default
 _FAULTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
 SAME_QUESTION = 5000
-"""How often one line may ask for a value that nobody knows, before it is taken for a loop that waits for another answer."""
-# Elements up to which values are kept: of whole numbers and truths, and of floating numbers.
+"""How often one line may ask for an unknown value before it is taken for a loop that waits for another answer."""
+# The most elements of a tensor whose values are kept: of integers and booleans, and of floating numbers.
 _MOST_WHOLE, _MOST_FLOATING = 2**20, 2**10
 _ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
 _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
@@ -50,7 +50,7 @@ _LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_p
 @contextmanager
 def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
     """A context in which tensors are fake; raises `CourseError`, naming the line, after `timeout` seconds."""
-    for signed in (True, False):  # their functions keep them for good, and must not keep fake ones
+    for signed in (True, False):  # these functions cache their tables, which must not be fake
         lookup_table(dynamic_codebook(signed, device=torch.device("cpu")))
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng([]))
@@ -85,7 +85,7 @@ def _silence_libraries() -> Iterator[None]:
 
 @contextmanager
 def let_masks_have_values() -> Iterator[None]:
-    """A context in which Transformers reads masks as if they were real, since the values of fake ones are known here."""
+    """A context in which Transformers reads fake masks as if they were real, since their values are known here."""
     library = sys.modules.get("transformers.utils.import_utils")
     if library is None or not hasattr(library, "is_fake_tensor"):
         yield
@@ -98,8 +98,8 @@ def let_masks_have_values() -> Iterator[None]:
 def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
     """A context in which a model can be converted in place (`.to(dtype)`, `.bfloat16()`), for which PyTorch swaps tensors.
 
-    It refuses to swap what weak references point to, and some do from the mode's table of the fakes that it has made, and
-    from that of their values.
+    PyTorch refuses to swap a tensor to which weak references point. The tables of fake tensors in `mode` and of their values in
+    `answers` hold such references, which are therefore dropped first.
     """
     swap = torch.utils.swap_tensors
 
@@ -113,7 +113,7 @@ def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
 
 
 def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
-    """`copy.deepcopy` of a fake tensor; torch's own gives one whose views report another memory than itself."""
+    """`copy.deepcopy` of a fake tensor; views of a copy by torch's own would have another storage than the copy."""
     if id(self) not in memo:
         copy = self.detach().clone()
         is_parameter = isinstance(self, nn.Parameter)
@@ -125,16 +125,17 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
 class Answers(TorchDispatchMode):
     """Keeps the values of small fake tensors of whole numbers, and answers questions about them with these.
 
-    Masks, ids, lengths and what follows from them are such. A question for any other number (`loss.item()`) is answered
-    with 1 of its dtype; only a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises `CourseError`
-    where a line goes on asking, and after `timeout` seconds.
+    Such tensors are masks, ids, lengths and what is computed from them. A question for any other number (`loss.item()`) is
+    answered with 1 in the tensor's dtype, but a `GradScaler`, which asks how many gradients were infinite, gets 0. Raises
+    `CourseError` where a line goes on asking, and after `timeout` seconds.
     """
 
     def __init__(self, mode: FakeTensorMode, timeout: float):
         super().__init__()
         self._mode, self._timeout, self._end = mode, timeout, time.perf_counter() + timeout
         self._values = WeakTensorKeyDictionary()
-        self._overwritten: set[StorageWeakRef] = set()  # by weak reference, so that no other storage has its address
+        # Weak references, since a new storage may have an old one's address.
+        self._overwritten: set[StorageWeakRef] = set()
         self._counts_of_infinite = WeakTensorKeyDictionary()
         self._questions: Counter = Counter()
         self._operators = 0
@@ -147,7 +148,7 @@ class Answers(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
-        if func.namespace == "prim":  # a question from C++, which could not stand an exception
+        if func.namespace == "prim":  # C++ asks, and an exception here would end the process
             return args[0].fake_device if func is ASKS_DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
         self._count_operator()
         if func is _aten._local_scalar_dense.default:
@@ -166,14 +167,14 @@ class Answers(TorchDispatchMode):
             args = args[0], self._replace_masks(args[1])
         if func is _aten._ctc_loss.Tensor and (lengths := self._value(args[3])) is not None:
             return _ctc_loss(args[0], lengths)
-        if func is _aten._ctc_loss_backward.Tensor:  # torch's own fake lies on the host
+        if func is _aten._ctc_loss_backward.Tensor:  # the result of torch's own fake kernel is on the host
             return torch.empty_like(args[1])
         if func is _aten._grouped_mm.default:
             return _multiply_groups(func, args, kwargs)
         return _enlarge_to_real(func, args, kwargs, func(*args, **kwargs))
 
     def _answer_no_faults(self, answer: torch.Tensor) -> torch.Tensor:
-        """Note that a test for NaN or infinity found none: a step is predicted without them."""
+        """Let a test for NaN or infinity find none, since a step is predicted without them."""
         if _is_small(answer):
             with unset_fake_temporarily():
                 self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
@@ -214,23 +215,23 @@ class Answers(TorchDispatchMode):
         if not isinstance(tensor, FakeTensor):
             return tensor
         value = self._values.get(tensor) if len(self._values) else None
-        if value is None or value.shape != tensor.shape:  # its `.data` was set to another tensor
+        if value is None or value.shape != tensor.shape:  # its `.data` has been set to another tensor
             return None
         return None if StorageWeakRef(value.untyped_storage()) in self._overwritten else value
 
     def forget(self, *tensors: torch.Tensor) -> None:
-        """Drop what is known of the values of `tensors`."""
+        """Drop the known values of `tensors`."""
         for tensor in tensors:
             self._values.pop(tensor, None)
 
     def _find_real_arguments(self, func: OpOverload, args: tuple, kwargs: dict) -> tuple | None:
-        """The arguments with real tensors in place of fake ones; None if the values of one are not known."""
+        """The arguments with real tensors in place of fake ones; None if the values of any are unknown."""
         first = args[0] if args else None
         first = first[0] if isinstance(first, list) and first else first
         if func.namespace != "aten" or self._is_unknown(first):
             return None
         if torch.Tag.nondeterministic_seeded in func.tags and not func._schema.name.startswith("aten::randint"):
-            return None  # what chance decides is not known, or small models would know more than large ones
+            return None  # random values count as unknown: else small models would know more than large ones
         if any(map(self._is_unknown, tree_iter((args, kwargs)))):
             return None
         return tree_map_only(torch.Tensor, self._value, (args, kwargs))
@@ -239,7 +240,7 @@ class Answers(TorchDispatchMode):
         return isinstance(leaf, torch.Tensor) and (not _is_small(leaf) or self._value(leaf) is None)
 
     def _replace_masks(self, indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """The indices, with each mask of known values replaced by the numbers it selects, a list for each dimension."""
+        """The indices, with each mask of known values replaced by the indices that it selects, one tensor for each dimension."""
         lists: list[torch.Tensor | None] = []
         for index in indices:
             value = None if index is None or index.dtype is not torch.bool else self._value(index)
@@ -254,16 +255,15 @@ class Answers(TorchDispatchMode):
     def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
         try:
             answer = func(*args, **kwargs)
-            tensors = (tensor for tensor in tree_leaves(answer) if isinstance(tensor, torch.Tensor))
-            needs_values = written_arguments(func) or any(_is_small(tensor) for tensor in tensors)
+            needs_values = written_arguments(func) or any(map(_is_small, list_tensors(answer)))
         except (DynamicOutputShapeException, DataDependentOutputException):
-            answer, needs_values = None, True  # a shape that depends on values, which are known
+            answer, needs_values = None, True  # the shape depends on values, which are known here
         if not needs_values:
             return answer
         with unset_fake_temporarily():
             real = func(*originals[0], **originals[1])
         if answer is None:
-            # A real tensor knows the host alone.
+            # The real results are on the host; their fakes belong on the arguments' device.
             device = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
             answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(device), real)
         for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
@@ -273,7 +273,7 @@ class Answers(TorchDispatchMode):
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """The device of `tensor`, read without the dispatcher, which a fake tensor's own property would call."""
+    """The device of `tensor`, read without a call of the dispatcher, which a fake tensor's own property would make."""
     return tensor.fake_device if type(tensor) is FakeTensor else tensor.device
 
 
@@ -283,7 +283,7 @@ def _is_small(tensor: torch.Tensor) -> bool:
 
 
 def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tensor:
-    """The experts' products, also in float32, which the CPU's kernel takes and torch's fake one does not."""
+    """The products of a mixture of experts, also in float32, which the CPU's kernel takes but torch's fake kernel refuses."""
     if args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
     halves = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
@@ -292,7 +292,10 @@ def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tenso
 
 
 def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """CTC's loss, which has no fake kernel: a number an example, and a table of frames by twice the longest label."""
+    """CTC's loss, for which torch has no fake kernel.
+
+    It returns a number for each example, and for each a table of frames × (2 · longest label + 1).
+    """
     with unset_fake_temporarily():
         longest = int(lengths.max())
     frames, examples, _ = log_probabilities.shape
@@ -300,10 +303,10 @@ def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[t
 
 
 def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
-    """The result with as much memory as the CPU's operator returns, if that is more than the fake's.
+    """The result with as much memory as the CPU's operator returns, if the fake result has less.
 
-    A loss is one number in memory as large as what was compared; a recurrent layer's workspace is empty as a fake; a layer
-    norm of mixed types keeps its statistics in the wider one.
+    A loss is one number in a storage as large as the tensors that were compared; a fake recurrent layer has an empty workspace;
+    a layer norm of mixed dtypes has its statistics in the wider one.
     """
     if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
         return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
@@ -315,9 +318,9 @@ def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object
 
 
 def describe_location(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """The place of the caller's own line, and of the module within it, in `frames` with line numbers, innermost first.
+    """A text that names the caller's own line and the module that it calls.
 
-    A command has no caller's line; there it is the module alone.
+    `frames` are pairs of frame and line number, innermost first. A command has no caller's line; there the text is the module.
     """
     module = text = ""
     for frame, line in frames:
@@ -337,12 +340,12 @@ def is_of_a_library(frame: FrameType) -> bool:
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether `tensor`, or this rank's part of a distributed one, is fake."""
+    """Whether `tensor` is fake, or for a distributed one this rank's part of it."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
-    """`SavedOnDisk` for fake tensors: saved tensors, and those mapped from the file again, take no memory."""
+    """`SavedOnDisk` for fake tensors: saved ones take no memory, nor do those that are mapped from the file again."""
 
     def __init__(self, model: nn.Module):
         resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
@@ -355,7 +358,7 @@ class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
         def read(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
             if isinstance(saved, torch.Tensor):
                 return saved
-            # Fake, and such that the meter does not see it.
+            # Made under the fake mode alone, so that the meter does not see it.
             with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
                 return saved()
 

@@ -1,4 +1,4 @@
-"""A step's memory as a meter saw it (`Usage`), and as a list of events in order (`Log`), each with its bytes and a label."""
+"""A step's memory as a meter saw it (`Usage`), and as a list of events (`Log`), each with a change in bytes and a label."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ _BLOCK = re.compile(r"(^|\.)(\d+)(?=\.|$)")
 
 
 class Label(NamedTuple):
-    """What an event belongs to; the phase of what was there before the step is empty."""
+    """The phase of an event (empty before the step), and the kind, the module and the operator of its piece."""
 
     phase: str
     kind: str
@@ -40,21 +40,21 @@ class Piece:
     bytes: int
     kind: str  # of `KINDS`
     module: str
-    operator: str  # that allocated it; of a parameter from before the log its own name
+    operator: str  # that allocated it; for a parameter from before the log its name
     shape: tuple[int, ...]
     dtype: "torch.dtype"
-    was_there: bool = False  # before the log began
+    was_there: bool = False  # whether it was allocated before the log began
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a `Meter` saw on one device. All figures are bytes; printed, it says the peak and its split."""
+    """What a `Meter` saw on one device, in bytes. Printed, it says the peak and its split."""
 
     pieces: tuple[Piece, ...] = field(repr=False)
-    # In order: change, index of the piece or -1, phase. A change of 0 marks the beginning of a phase.
+    # In order: the change in bytes, the index of its piece or -1, the phase. A change of 0 marks the beginning of a phase.
     events: tuple[tuple[int, int, str], ...] = field(repr=False)
-    grain: int = 1  # to whose multiples each piece is rounded up, as the device's allocator does
-    host: "Usage | None" = field(default=None, repr=False)  # in the host's memory, if that is not the device's own
+    grain: int = 1  # bytes; the device's allocator rounds each piece up to a multiple
+    host: "Usage | None" = field(default=None, repr=False)  # of the host's memory, if that is not the device's
 
     def __str__(self):
         lines = [f"{kind:>22s}  {format_bytes(size)}" for kind, size in self.split.items()]
@@ -67,12 +67,12 @@ class Usage:
 
     @property
     def resident(self) -> int:
-        """What was there before the log began."""
+        """Bytes that were in use before the log began."""
         return sum(self._round(piece.bytes) for piece in self.pieces if piece.was_there)
 
     @property
     def peak(self) -> int:
-        """The largest sum of all pieces alive at one time."""
+        """The most bytes in use at one time."""
         return int(self._totals[self._peak_index])
 
     @property
@@ -87,7 +87,7 @@ class Usage:
 
     @cached_property
     def by_phase(self) -> dict[str, int]:
-        """The peak inside each phase, in the order of the phases; what was in use when it began counts."""
+        """The peak inside each phase, in the order of the phases, with what was in use when the phase began."""
         phases: dict[str, int] = {}
         for (_, _, phase), total in zip(self.events, self._totals, strict=True):
             phases[phase] = max(phases.get(phase, 0), int(total))
@@ -100,7 +100,7 @@ class Usage:
 
     @property
     def split(self) -> dict[str, int]:
-        """Bytes of each kind at the peak, which is their sum."""
+        """Bytes of each kind at the peak; their sum is the peak."""
         return {kind: int(size) for kind, size in zip(KINDS, self._in_use[self._peak_index], strict=True) if size}
 
     @property
@@ -130,7 +130,7 @@ class Usage:
 
     @cached_property
     def _in_use(self) -> np.ndarray:
-        """Bytes in whole grains, by event (rows) and kind (columns)."""
+        """Bytes in use after each event (rows) of each kind (columns), with every piece rounded up to whole grains."""
         kinds = [KINDS.index(piece.kind) for piece in self.pieces]
         sizes = [piece.bytes * piece.was_there for piece in self.pieces]
         changes = np.zeros((1 + len(self.events), len(KINDS)), dtype=np.int64)
@@ -155,15 +155,15 @@ class Usage:
 
 @dataclass(frozen=True)
 class Log:
-    """A step's events in order, after one for each piece that was there before."""
+    """A step's events in order; before them comes one for each piece that was allocated before the step."""
 
     changes: np.ndarray  # by how many bytes each event changes what is in use
     labels: tuple[Label, ...]
-    grain: int = 1  # to whose multiples each piece is rounded up
+    grain: int = 1  # bytes; the allocator rounds each piece up to a multiple
 
     @classmethod
     def from_usage(cls, usage: Usage) -> "Log":
-        """The log of what a meter saw. Deaths that follow one another are sorted by birth: their own order is accidental."""
+        """The log of what a meter saw, in which consecutive frees have the order of the allocations: their own is accidental."""
         rows = [(p.bytes, Label("", p.kind, p.module, p.operator)) for p in usage.pieces if p.was_there]
         dying: list[tuple[int, int, Label]] = []
         for change, index, phase in usage.events:
@@ -184,7 +184,7 @@ class Log:
 
     @cached_property
     def plain(self) -> "Log":
-        """The log without the scratch space of libraries (oneDNN, LAPACK), which comes and goes by rules of its own."""
+        """The log without the scratch space of libraries (oneDNN, LAPACK), whose size follows no formula."""
         indices = self.plain_indices
         if len(indices) == len(self.labels):
             return self
@@ -196,18 +196,18 @@ class Log:
         return [index for index, label in enumerate(self.labels) if not label.operator.startswith("inside aten.")]
 
     def with_event(self, index: int, size: int, label: Label) -> "Log":
-        """The log with one event more, before the one at `index`."""
+        """The log with one more event of `size` bytes, before the one at `index`."""
         labels = (*self.labels[:index], label, *self.labels[index:])
         return Log(np.insert(self.changes, index, size), labels, self.grain)
 
     def with_micro_batches(self, count: int) -> "Log":
-        """The log of two micro-batches with the inputs of `count` others, which go through the step as the second does."""
+        """The log with `count` more micro-batches, from that of two: each adds its inputs, and runs as the second does."""
         inputs = self.by_kind(self.before_step - 1)["inputs"] // 2
         return self.with_event(0, inputs * count, Label("", "inputs", "", ""))
 
     @cached_property
     def rounded(self) -> np.ndarray:
-        """The changes in whole grains."""
+        """The changes, each rounded to whole grains away from zero."""
         return np.sign(self.changes) * round_up(np.abs(self.changes), self.grain)
 
     @cached_property
@@ -217,7 +217,7 @@ class Log:
 
     @property
     def before_step(self) -> int:
-        """How many of the events were before the step."""
+        """The number of events before the step."""
         return next((index for index, label in enumerate(self.labels) if label.phase), len(self.labels))
 
     @property
@@ -240,7 +240,7 @@ class Log:
         return {kind: size for kind, size in sums.items() if size}
 
     def most_of_kind(self) -> dict[tuple[str, str], int]:
-        """The most bytes of each kind at one time in each phase, by phase and kind, whatever else is in use then."""
+        """By phase and kind, the most bytes of that kind that are in use at one time in that phase."""
         largest: dict[tuple[str, str], int] = {}
         phases = np.array([label.phase for label in self.labels])
         kinds = np.array([label.kind for label in self.labels])
@@ -250,7 +250,7 @@ class Log:
         return largest
 
     def fullest(self) -> dict[str, int]:
-        """For each phase, in order, the index of the event after which most is in use."""
+        """For each phase, in order, the index of the event after which the most bytes are in use."""
         indices: dict[str, int] = {}
         for index in range(self.before_step, len(self.labels)):
             phase = self.labels[index].phase
@@ -260,11 +260,11 @@ class Log:
 
 
 def without_block_numbers(label: Label) -> Label:
-    """The label without the numbers of blocks."""
+    """The label with `*` for each number in its module's name, so that equal blocks have equal labels."""
     return label._replace(module=_NUMBERS.sub("*", label.module))
 
 
 def block_of(module: str) -> tuple[str, str]:
-    """The list of blocks that a module is in, such as `layers.*`, and the block's number; else the module and no number."""
+    """A module's list of blocks, such as `layers.*`, and its block's number; outside of blocks the module and no number."""
     number = _BLOCK.search(module)
     return (f"{module[: number.start()]}.*", number[2]) if number else (module, "")

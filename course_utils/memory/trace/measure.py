@@ -1,4 +1,4 @@
-"""What a training step really takes: the allocator's figure, and beside it the meter's account of it."""
+"""The memory and time of a real training step: the allocator's figure, with the meter's split of it."""
 
 import gc
 import time
@@ -12,9 +12,9 @@ from statistics import median
 import pandas as pd
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from course_utils.errors import CourseError
+from course_utils.hardware.operators import list_tensors
 from course_utils.memory.trace.allocator import allocator_of
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter, device_of_models
@@ -29,29 +29,29 @@ NO_PHASE = "no phase"
 
 @dataclass(frozen=True)
 class Measurement:
-    """A step as measured. Bytes, on the model's device."""
+    """A measured step; memory in bytes, on the model's device."""
 
     resident: int  # in use before the step: parameters, buffers, optimizer state, inputs, and gradients kept
     by_phase: dict[str, int]  # the allocator's peak inside each phase
     peak: int  # the allocator's
     witness: str  # which allocator that is, and how it was read
-    operator: str  # at work at the peak, if the witness knows it
-    usage: Usage  # the meter's account of the step after it
+    operator: str  # the one that ran at the peak; empty if the witness does not know it
+    usage: Usage  # the meter's record, of the step after the one that the allocator recorded
     seconds: float  # the median of steps without any instrument
 
     @property
     def peak_phase(self) -> str:
-        """The phase in which the peak was, or `OUTSIDE` where it was in none."""
+        """The phase in which the peak was, or `NO_PHASE` if it was in none."""
         return next((phase for phase, peak in self.by_phase.items() if peak == self.peak), NO_PHASE)
 
     @property
     def not_attributed(self) -> int:
-        """What the allocator counted at its peak and the meter did not see: scratch space inside operators."""
+        """Bytes of the allocator's peak beyond the meter's: scratch space inside operators."""
         return self.peak - self.usage.peak
 
     @property
     def split(self) -> dict[str, int]:
-        """Bytes at the peak by kind; the last line is what is not attributed, and all lines add up to `peak`."""
+        """Bytes at the peak by kind. The last entry is what is not attributed; all together are `peak`."""
         return {**self.usage.split, NOT_ATTRIBUTED: self.not_attributed}
 
     def frame(self) -> pd.DataFrame:
@@ -73,10 +73,10 @@ def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
     `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
     a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is
     created in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
-    either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. Of what was
-    built before, only what the tuple leads to is counted as resident; `build` lets the allocator count all. The phases are
-    forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step` does nothing with
-    tensors, for a tuple without a model, and for an optimizer of another model.
+    either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. With a function
+    `build`, all that it allocates is counted as resident; with a tuple, only what the meter finds in its models, optimizers and
+    tensors. The phases are forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step`
+    does nothing with tensors, for a tuple without a model, and for an optimizer of another model.
     """
     if not isinstance(timed, int) or timed < 0:
         raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
@@ -84,7 +84,7 @@ def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
     with ExitStack() as recording:
         if isinstance(build, tuple):
             arguments = build
-            # Before anything is recorded: what was allocated earlier is no part of the record.
+            # Before the recording, which would else hold frees of memory that was allocated earlier.
             models, optimizers = _prepare_parts(arguments)
             allocator = allocator_of(device_of_models(models))
             recording.enter_context(allocator.recording())
@@ -100,8 +100,8 @@ def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
         optimizers = [optimizer for optimizer in optimizers if any(trains(optimizer, model) for model in models)]
         with allocator.measured(), announce_phases(allocator.begin_phase, models, optimizers):
             step_again()
-    # The meter apart from the allocator: the one tries operators out by the other's way of recording.
-    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    # In a step of its own, since the meter tries operators out under a profiler, of which only one can run at a time.
+    tensors = list_tensors(arguments)
     with Meter(models, optimizers, tensors=tensors) as meter:
         step_again()
     usage = meter.usage()

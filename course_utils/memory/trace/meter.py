@@ -1,6 +1,6 @@
-"""What each piece of memory is for, and where and when in a step it is allocated and freed.
+"""A record of what each piece of memory is for, and where and when in a step it is allocated and freed.
 
-A `Meter` only logs; `Usage` analyzes afterwards. A piece is a storage, the memory behind one tensor and all its views.
+A `Meter` only records; `Usage` analyzes the record. A piece is a storage, the memory behind one tensor and all its views.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -43,17 +43,17 @@ _COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
 class Meter(TorchDispatchMode):
-    """A context that logs every birth and death of device memory inside it; `usage()` tells, during and afterwards.
+    """A context that records every allocation and free of device memory; `usage()` returns the record so far, at any time.
 
-    `model` is a module or several, `optimizer` one or several, `tensors` what else is there (a batch, a data set). Known at
-    once: parameters, buffers, gradients, optimizer state; what is passed to a model's forward is an input. All else is named
-    after the phase that allocates it: activations (forward), recomputed (a forward inside backward, as checkpointing has it),
+    `model` is a module or several, `optimizer` one or several, and `tensors` are those that exist besides (a batch, a data set).
+    Parameters, buffers, gradients and optimizer state are recognized; what is passed to a model's forward is an input. All else
+    is named after the phase that allocates it: activations (forward), recomputed (a forward inside backward: checkpointing),
     communication (what collectives fill and send), backward temporaries, optimizer temporaries (the update, clipping
-    included). Phases are distinguished by what PyTorch is doing; inside `memory.phase(name)` they have that name.
-    `device` is by default the one where the models are; what is on the host is logged apart from it. `round_to` is the
-    allocator's grain in bytes (512 on CUDA). With `look_inside` the few operators that hide memory on a CPU are tried out once
-    apart from the step, to learn how much (`scratch`); it shows as a piece allocated "inside" the operator. Works on fake
-    tensors; a step that raises leaves a usable log and the model without hooks.
+    included). The phase is what PyTorch is doing; inside `memory.phase(name)` it has that name. `device` is by default the
+    models' own; memory on the host is recorded separately. `round_to` is the allocator's grain in bytes (512 on CUDA). With
+    `look_inside` the few operators that hide memory on a CPU are each run once outside the step, to measure how much
+    (`scratch`); the record shows it as a piece allocated "inside" the operator. Fake tensors are recorded too. After a step that
+    raises, the record can be used and the model has no hooks.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Meter(TorchDispatchMode):
         self._after_backward = False
 
     def usage(self) -> Usage:
-        """What has been logged so far, on the models' device; `usage().host` where the host is another."""
+        """The record so far, of the models' device; its `host` is that of the host, if the models are elsewhere."""
         has_host = any(piece.device == HOST != self.device for piece in self._log.pieces)
         return self._usage_on(self.device, self._grain, self._usage_on(HOST, 1) if has_host else None)
 
@@ -112,10 +112,10 @@ class Meter(TorchDispatchMode):
             self._hooks.callback(optimizer.register_step_pre_hook(self._begin_update).remove)
             self._hooks.callback(optimizer.register_step_post_hook(self._end_update).remove)
         self._hooks.enter_context(observe_phases(self._mark))
-        # No operator makes the states of the random generator that checkpointing keeps for each block.
+        # Checkpointing saves the random generator's state for each block, and no operator makes that tensor.
         states = partial(self._see_random_state, torch.get_rng_state)
         self._hooks.enter_context(patch.object(torch, "get_rng_state", states))
-        # Nor does one give memory back while the tensor stays, as sharding does with gathered parameters.
+        # Sharding frees gathered parameters while their tensors stay, also without an operator.
         resize = torch.UntypedStorage.resize_
         self._hooks.enter_context(patch.object(torch.UntypedStorage, "resize_", self._see_resize(resize)))
         return super().__enter__()
@@ -135,7 +135,7 @@ class Meter(TorchDispatchMode):
         if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
-            return NotImplemented  # it comes again with the tensors inside
+            return NotImplemented  # the call comes again with the tensors inside
         result = func(*args, **kwargs) if kwargs else func(*args)
         makes, hides, sends = _TRAITS.get(id(func)) or _find_traits(func)
         if makes:
@@ -159,7 +159,7 @@ class Meter(TorchDispatchMode):
 
     def _note_communication(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
         if self._look_inside and func.overloadpacket.__name__ == "_reduce_scatter_base_":
-            # gloo sums a copy of the whole, and keeps its part of it.
+            # gloo copies the whole input, sums the copies, and keeps its own part.
             self._log_inside(func, args[1].untyped_storage().nbytes(), "communication")
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
@@ -168,12 +168,12 @@ class Meter(TorchDispatchMode):
                     piece.kind = "communication"
 
     def _update_phase(self) -> None:
-        """Note what PyTorch is doing just now, and log the phase if it is a new one; marks name phases, whatever PyTorch does."""
+        """Note what PyTorch is doing now, and log the phase if it is a new one. Marks name phases whatever PyTorch does."""
         if self._updating:
             self._activity = "update"
         elif torch._C._current_graph_task_id() != -1:
             self._activity = "backward"
-        else:  # clipping, after backward and before the step, is neither in a module nor recorded
+        else:  # clipping comes after backward and before the step, outside of modules and without recording for autograd
             between = not self._modules.names and not torch.is_grad_enabled()
             self._activity = "update" if between and (self._after_backward or "update" in self._marks) else "forward"
         if self._marks:
@@ -228,7 +228,7 @@ class Meter(TorchDispatchMode):
             self._log.note_sum(tensor, args[0], only_by_engine=operator is _aten.add.Tensor)
 
     def _kind_of_birth(self) -> str:
-        # Autograd runs without recording, so recording inside it is a forward pass run again.
+        # Backward records no graph, so where one is recorded inside it, a forward pass is run again.
         is_recomputed = self._activity == "backward" and torch.is_grad_enabled()
         return "recomputed" if is_recomputed else _KIND_BY_ACTIVITY[self._activity]
 
@@ -245,7 +245,7 @@ class Meter(TorchDispatchMode):
             self._set_kind("buffers", [buffer], "", name.rpartition(".")[0])
         for name, module in self._iterate_named("named_modules"):
             self._set_kind("buffers", _tensors_in({**vars(module), **_SEEN_OTHERWISE}), "", name)
-            for parameter in module.parameters(recurse=False):  # as statistics of quantized weights
+            for parameter in module.parameters(recurse=False):  # such as the statistics of quantized weights
                 self._set_kind("buffers", _tensors_in(vars(parameter)), "", name)
         self._set_kind_of_state()
         self._set_kind("inputs", self._tensors)
@@ -257,10 +257,10 @@ class Meter(TorchDispatchMode):
             yield from getattr(model, method)(prefix=prefix)
 
     def _set_kind(self, kind: str, tensors: Iterable, operator: str = "", module: str = "") -> None:
-        """Give the pieces of `tensors` this kind; those unseen so far were there before the log began."""
+        """Give the pieces of `tensors` this kind. A piece that is not in the log yet was allocated before the log began."""
         for tensor in chain.from_iterable(map(_inner_tensors, tensors)):
             device = device_of(tensor)
-            # torch.func's, whose memory is seen within.
+            # A wrapper of torch.func's; its memory is that of the tensor inside.
             wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
             if wrapped or device not in (self.device, HOST) or tensor.layout is not torch.strided:
                 continue
@@ -274,13 +274,13 @@ class Meter(TorchDispatchMode):
                 piece.kind = kind
 
     def _set_kind_of_gradient(self, module: str, parameter: torch.Tensor) -> None:
-        if parameter.grad is not None:  # of a shard it comes later, when the ranks have summed it
+        if parameter.grad is not None:  # a shard's gradient comes later, when the ranks have summed it
             self._set_kind("gradients", [parameter.grad], module=module)
 
     def _set_kind_of_state(self) -> None:
         modules = {id(p): name.rpartition(".")[0] for name, p in self._iterate_named("named_parameters")}
         for optimizer in self.optimizers:
-            inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer keeps its part in one of its own
+            inner = getattr(optimizer, "optim", None)  # in which ZeroRedundancyOptimizer has its part of the state
             for holder in (optimizer, inner):
                 for parameter, state in holder.state.items() if isinstance(holder, torch.optim.Optimizer) else ():
                     tensors = (value for value in tree_iter(state) if isinstance(value, torch.Tensor))
@@ -312,9 +312,9 @@ class Meter(TorchDispatchMode):
 
 
 def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:
-    """Whether an operator can make new memory, may hide some, and serves communication: asked once of each.
+    """Whether an operator can allocate memory, whether it may hide some, and whether it communicates; found once for each.
 
-    A view, an operator in place and a number that is read (`loss.item()`) make none; a profiler's mark is no part of a step.
+    Views, operators in place and a number that is read (`loss.item()`) allocate none; a profiler's mark is no part of a step.
     """
     returns = func._schema.returns
     returns_new = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
@@ -325,16 +325,16 @@ def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:
 
 
 def _inner_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that a wrapper such as `DTensor` is made of; of another itself."""
+    """The tensors inside a wrapper such as `DTensor`; for a plain tensor itself."""
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _inner_tensors(getattr(tensor, name))
-    elif isinstance(tensor, torch.Tensor):  # a DTensor names its mesh too
+    elif isinstance(tensor, torch.Tensor):  # else: a DTensor lists its mesh too
         yield tensor
 
 
 def _tensors_in(containers: object, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Tensors in containers, and in plain objects inside them."""
+    """The tensors in containers, and in the attributes of plain objects inside them down to `depth`."""
     for leaf in tree_leaves(containers):
         if isinstance(leaf, torch.Tensor):
             yield leaf
@@ -343,6 +343,6 @@ def _tensors_in(containers: object, depth: int = 3) -> Iterator[torch.Tensor]:
 
 
 def device_of_models(models: list[nn.Module]) -> torch.device:
-    """The device of the models: another than the host, if any of their tensors is on one."""
+    """The device of the models' tensors; if they are on several, one that is not the host."""
     devices = {tensor.device for model in models for tensor in (*model.parameters(), *model.buffers())}
     return next((device for device in devices if device != HOST), HOST)

@@ -1,4 +1,4 @@
-"""Which module is at work: in forward the innermost that runs, in backward the one whose forward made the node."""
+"""Which module runs: in forward the innermost, in backward the one whose forward made the node being differentiated."""
 
 from bisect import bisect_right
 from operator import itemgetter
@@ -7,34 +7,34 @@ import torch
 
 
 class ModuleStack:
-    """The names of the modules that run, the innermost last, and when each of them was at work in forward."""
+    """The names of the running modules, the innermost last, and at which of autograd's sequence numbers each ran in forward."""
 
     def __init__(self):
         self.names: list[str] = []
-        self._starts: list[tuple[int, str]] = []  # (autograd's sequence number, module at work from then on)
+        self._starts: list[tuple[int, str]] = []  # (autograd's sequence number, the module that runs from there on)
 
     def begin(self, name: str) -> None:
-        """A module begins its forward."""
+        """Note that a module begins its forward."""
         self.names.append(name)
         self._note_start()
 
     def end(self, *_) -> None:
-        """The innermost module ends its forward."""
+        """Note that the innermost module ends its forward."""
         if self.names:
             self.names.pop()
         self._note_start()
 
     def current(self) -> tuple[str, int | None]:
-        """The module at work; in backward the number of the node that is differentiated, for `module_of`."""
+        """The name of the running module; in backward an empty name and the number of the current node, for `module_of`."""
         if self.names:
             return self.names[-1], None
         node = torch._C._current_autograd_node()
         return "", None if node is None else node._sequence_nr()
 
     def module_of(self, node: int) -> str:
-        """The module whose forward made the node of this number; empty where none did."""
+        """The name of the module whose forward made the node of this number; empty if none did."""
         before = bisect_right(self._starts, node, key=itemgetter(0))
-        accumulates = node >= 2**63  # the sum into .grad has the largest number there is, and no forward
+        accumulates = node >= 2**63  # the node that adds to .grad has the largest number, and is of no forward
         return self._starts[before - 1][1] if before and not accumulates else ""
 
     def _note_start(self) -> None:

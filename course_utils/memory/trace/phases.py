@@ -1,4 +1,4 @@
-"""Names for the stretches of a training step, so that a measurement can say where its peak was."""
+"""The phases of a training step: named by the user or found by hooks, so that a measurement can say in which its peak was."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +14,16 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 Build = Callable[[], tuple]
-"""`build()` makes a step's arguments: models, optimizers, and what else it takes."""
+"""A function that returns a step's arguments: models, optimizers, and what else it takes."""
 Step = Callable[..., object]
-"""`step(*build())` is a training step."""
+"""A training step, called as `step(*build())`."""
 Observer = Callable[[str], AbstractContextManager]
 _observers: list[Observer] = []
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """A context that belongs to the phase `name`; it costs about a microsecond when nothing is being measured."""
+    """A context whose content belongs to the phase `name`; it costs about a microsecond when nothing is measured."""
     if not _observers:
         yield
         return
@@ -49,8 +49,8 @@ def announce_phases(
 ) -> Iterator[None]:
     """A context in which `begin(name)` is called at the start of each phase: forward, backward, update, or a `phase`'s name.
 
-    Where a named phase ends, the one around it goes on; outside of all of them `begin(None)` is called.
-    It stands beside the computation, not in it: no operator runs otherwise than without.
+    When a named phase ends, `begin` gets the name of the phase around it, or None outside of all. The hooks change no operator
+    of the step.
     """
     marks: list[str] = []
 
@@ -85,13 +85,13 @@ def announce_phases(
 
 
 def bind_step(step: Step, arguments: tuple) -> Callable[[], object]:
-    """The function that calls `step` with what is in `arguments`, or without arguments if it takes none.
+    """The function that calls `step` with `arguments`, or without any if it has no parameters.
 
-    Raises `CourseError` for one that takes another number of them.
+    Raises `CourseError` for a step that takes another number of arguments.
     """
     try:
         signature = inspect.signature(step)
-    except (TypeError, ValueError):  # of some built-in functions nothing is known
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return partial(step, *arguments)
     if not signature.parameters:
         return step

@@ -1,4 +1,4 @@
-"""What a forward pass saves for the backward pass, piece by piece and module by module; bytes behind tensors."""
+"""What a forward pass saves for the backward pass, by tensor and module; the bytes of memory behind tensors."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -23,9 +23,9 @@ def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
 def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
     """Everything that autograd saves while `forward()` runs, in order: module, shape, dtype, bytes, kind.
 
-    `module` is the innermost module at work, empty outside of all. `kind` says whether it is an activation, kept for this
-    alone, or memory that is there anyway: a parameter or buffer, or what was saved before. The bytes of the activations are
-    those of the whole storage, and their sum is `saved_bytes`; the others have 0.
+    `module` is the innermost running module, empty outside of all. `kind` is an activation, whose memory is kept only for
+    backward, or memory that is kept anyway: a parameter or buffer, or what was saved before. The bytes of an activation are
+    those of its whole storage, and their sum is `saved_bytes`; the other kinds have 0.
     """
     rows: list[tuple] = []
     kinds: dict[StorageWeakRef, str] = {_storage_of(t): _PARAMETER for t in [*model.parameters(), *model.buffers()]}
@@ -36,7 +36,7 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
         kinds.setdefault(_storage_of(tensor), _SAVED_BEFORE)
         size = tensor.untyped_storage().nbytes() if kind == _ACTIVATION else 0
         rows.append((running[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
-        return tensor.detach()  # the tensor itself, kept by its own graph, would never be freed
+        return tensor.detach()  # without its graph: a tensor saved in its own graph would never be freed
 
     def leave(*_) -> None:  # a hook that returned something would replace the module's output
         running.pop()
@@ -53,7 +53,7 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
 
 
 def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the memory behind `tensors`; what several of them share is counted once, and whole.
+    """Bytes of the storages behind `tensors`; a storage that several of them share counts once.
 
     Tensors on the `meta` device count as if they had memory.
     """

@@ -1,4 +1,4 @@
-"""What an operator on a CPU takes that no dispatch mode can see, asked of the allocator: the operator is tried out alone."""
+"""Memory that an operator on a CPU takes inside, unseen by dispatch modes: it is run alone, and the allocator is read."""
 
 from contextlib import suppress
 from functools import cache
@@ -8,13 +8,14 @@ from typing import NamedTuple
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from course_utils.hardware.operators import list_tensors
 from course_utils.memory.trace.allocator import CpuAllocator
 
 _aten = torch.ops.aten
 
-# Bytes of arguments up to which an operator is tried out. It really runs, even for a step that is only dry.
+# The most bytes of arguments with which an operator is tried out. It really runs, even for a dry run.
 _LARGE, _SMALL = 2**28, 2**24
 
 _RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
@@ -34,7 +35,7 @@ class _Shape(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """Bytes at the peak inside an operator, what it returns included, and the bytes of memory behind each tensor it returns."""
+    """Bytes at the peak inside an operator, with what it returns, and the bytes of storage behind each returned tensor."""
 
     peak: int
     returned: tuple[int, ...]
@@ -43,28 +44,31 @@ class Footprint(NamedTuple):
 def peak_inside(operator: OpOverload, args: tuple, kwargs: dict, answer: object = ()) -> int:
     """Bytes allocated at the peak inside `operator(*args, **kwargs)` on the CPU, what it returns included; 0 if it hides nothing.
 
-    Six kinds hide something there: convolution, whose library (oneDNN) keeps weights and pictures in an order of its own;
-    recurrent layers, likewise; singular values, for which LAPACK copies the matrix and has a work space; products of matrices in
-    half precision, or of one that was expanded, which is copied first; bitsandbytes' steps, which widen their states; and sums in
-    place with a tensor of another type, which is widened first.
-    What others take differs between processors, so it is measured. With more than 256 MiB of arguments and `answer` (products:
-    16 MiB, beside which their blocks are small) they are let be and answered with 0, and so are all while a profiler runs.
+    Six kinds of operators hide some: convolutions and recurrent layers, whose library (oneDNN) reorders weights and pictures;
+    singular values, for which LAPACK copies the matrix and has a work space; products of matrices in half precision, or of an
+    expanded matrix, which are copied first; bitsandbytes' steps, which widen their states; and sums in place with a tensor of
+    another dtype, which is widened first. How much differs between processors, so all but the last are measured. The result is 0
+    with more than 256 MiB of arguments and `answer` (for products 16 MiB, beside which their copies are small), and while a
+    profiler runs.
     """
     if operator is _SUM:
         addend = args[1]
         return args[0].itemsize * addend.numel() if getattr(addend, "ndim", 0) and addend.dtype != args[0].dtype else 0
     if operator in _PRODUCTS and args[0].itemsize != 2 and not any(map(_is_expanded, args)):
-        return 0  # most of all: a step asks some thousand times
-    tensors = [leaf for leaf in tree_leaves((args, kwargs, answer)) if isinstance(leaf, torch.Tensor)]
+        return 0  # before all other tests, since a step asks some thousand times
+    tensors = list_tensors((args, kwargs, answer))
     if any(tensor.layout is not torch.strided for tensor in tensors):
         return 0
-    returned = sum(leaf.nbytes for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor))
+    returned = sum(tensor.nbytes for tensor in list_tensors(answer))
     footprint = try_out(operator, args, kwargs, _size_limit(operator, tensors) - returned)
     return footprint.peak if footprint else 0
 
 
 def try_out(operator: OpOverload, args: tuple, kwargs: dict, largest: int = _LARGE) -> Footprint | None:
-    """Run `operator` once on zeros, for each set of shapes; None off the CPU, where it is too large, or profiled already."""
+    """The footprint of `operator`, from one run on zeros for each set of shapes.
+
+    None on another device than the CPU, with more than `largest` bytes of arguments, and while a profiler runs.
+    """
     flat = not kwargs and all(isinstance(leaf, torch.Tensor) for leaf in args)
     leaves, structure = (args, None) if flat else tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -76,7 +80,7 @@ def try_out(operator: OpOverload, args: tuple, kwargs: dict, largest: int = _LAR
 
 
 def may_hide(operator: OpOverload) -> bool:
-    """Whether an operator may allocate memory that no dispatch mode sees, judged by its name."""
+    """Whether an operator is of a kind that may allocate memory that no dispatch mode sees."""
     return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
 
 
@@ -104,13 +108,13 @@ def _describe_argument(leaf: object) -> object:
 @cache
 def _measure(operator: OpOverload, leaves: tuple, structure: TreeSpec | None, library: tuple) -> Footprint:
     allocator = CpuAllocator()
-    # LAPACK takes what it needs, sees that these are no numbers, and spares us the time.
+    # On NaN, LAPACK allocates all that it needs and then stops, which saves time.
     value = nan if operator is _SVD else 0
-    with _disable_current_modes():  # and recording as it is: a recurrent layer has a workspace only where it is on
+    with _disable_current_modes():  # autograd stays as it is: a recurrent layer has a workspace only where it records
         tensors = [leaf.make(value) if isinstance(leaf, _Shape) else leaf for leaf in leaves]
         args, kwargs = (tensors, {}) if structure is None else tree_unflatten(tensors, structure)
         answer = ()
         with allocator.recording(), allocator.measured(), suppress(torch.linalg.LinAlgError):
             answer = operator(*args, **kwargs)
-        returned = tuple(t.untyped_storage().nbytes() for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
+        returned = tuple(tensor.untyped_storage().nbytes() for tensor in list_tensors(answer))
     return Footprint(allocator.account().above_start, returned)

@@ -1,4 +1,4 @@
-"""What an optimizer keeps between steps, tensor by tensor."""
+"""The size of an optimizer's state, by tensor."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from course_utils.errors import CourseError
 
 
 class StateEntry(NamedTuple):
-    """One value of the state: `kind` is its name in `optimizer.state` (`exp_avg`), `where` its device or `python`."""
+    """One value of the state. `kind` is its name in `optimizer.state`, such as `exp_avg`; `where` is its device, or `python`."""
 
     parameter: int
     kind: str
@@ -25,7 +25,7 @@ class StateEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class StateSize:
-    """All entries of one optimizer's state; each entry is counted by its own size, in elements and bytes."""
+    """The entries of one optimizer's state, with their sizes in elements and bytes."""
 
     entries: tuple[StateEntry, ...]
 
@@ -40,11 +40,11 @@ class StateSize:
         return sum(entry.bytes for entry in self.entries)
 
     def by_tensor(self) -> pd.DataFrame:
-        """A row per entry, in the order of the optimizer's parameters."""
+        """A table with a row per entry, in the order of the optimizer's parameters."""
         return pd.DataFrame(self.entries, columns=StateEntry._fields)
 
     def by_kind(self) -> pd.DataFrame:
-        """A row per kind of state: how many entries, elements and bytes, which dtypes."""
+        """A table with a row per kind of state: entries, elements, bytes and dtypes."""
         by_kind = self.by_tensor().groupby("kind", sort=False)
         dtypes = ("dtype", lambda names: ", ".join(sorted(set(names))))
         sums = {name: (name, "sum") for name in ("elements", "bytes")}
@@ -65,14 +65,14 @@ def optimizer_state_size(optimizer: torch.optim.Optimizer) -> StateSize:
 
 
 def unwrap(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
-    """Torch's own optimizer, which Accelerate's wrapper keeps under this name; None stays None."""
+    """The optimizer inside Accelerate's wrapper, or the one given if it is not wrapped; None stays None."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
 def parts_of(arguments: object) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
     """The models and the optimizers among the arguments of a step.
 
-    Raises `CourseError` for no tuple, for no model, and for a scripted one.
+    Raises `CourseError` if they are no tuple, if there is no model, and for a scripted model.
     """
     if not isinstance(arguments, tuple):
         kind = type(arguments).__name__
@@ -86,12 +86,12 @@ def parts_of(arguments: object) -> tuple[list[nn.Module], list[torch.optim.Optim
 
 
 def distinct_optimizers(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    """The optimizers without Accelerate's wrapper, each once."""
+    """The optimizers without Accelerate's wrappers and without repetitions."""
     return list({id(optimizer): optimizer for optimizer in map(unwrap, optimizers)}.values())
 
 
 def trains(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
-    """Whether `optimizer` has a parameter of `model`."""
+    """Whether `optimizer` updates a parameter of `model`."""
     parameter_ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return not parameter_ids.isdisjoint(map(id, model.parameters()))
 

@@ -1,4 +1,4 @@
-"""The storages that a meter sees, and the events of their lives: births, deaths and changes of size."""
+"""The storages that a meter sees, and their events: allocations, frees and changes of size."""
 
 import weakref
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ import torch
 
 @dataclass(slots=True)
 class LivePiece:
-    """One storage, as long as its kind and size may still change."""
+    """One storage, whose kind and size may still change."""
 
     bytes: int
     kind: str
-    module: str  # at work when it was allocated; empty in backward
-    node: int | None  # the number of the node that was differentiated then, in backward
+    module: str  # the one that ran when it was allocated; empty in backward
+    node: int | None  # in backward, the number of the node that was differentiated then
     operator: object
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    bytes_before: int | None = None  # if it was there before the log began
+    bytes_before: int | None = None  # its size when the log began; None if it was allocated later
 
 
 class _Addition(NamedTuple):
-    """A sum perhaps in place: the storage at `address` is the `old` piece, if that dies after just so many `events`."""
+    """A sum that may be in place: the storage at `address` is the `old` piece if that is freed at just so many `events`."""
 
     old: int
     address: int
@@ -32,13 +32,14 @@ class _Addition(NamedTuple):
 
 
 class StorageLog:
-    """All pieces in the order of their births, and all events: the change in bytes, the index of the piece or -1, the phase."""
+    """All pieces in the order of allocation, and all events: the change in bytes, the index of the piece or -1, the phase."""
 
     def __init__(self):
         self.pieces: list[LivePiece] = []
         self.events: list[tuple[int, int, str]] = []
         self._phase = "forward"
-        self._alive: dict[int, tuple[int, weakref.ref]] = {}  # by the address of the storage: the index of its piece
+        # By the storage's address, the index of its piece and a reference that tells when it is freed.
+        self._alive: dict[int, tuple[int, weakref.ref]] = {}
         self._addition: _Addition | None = None
 
     def begin_phase(self, phase: str) -> None:
@@ -48,12 +49,12 @@ class StorageLog:
             self.events.append((0, -1, phase))
 
     def piece_of(self, storage: torch.UntypedStorage) -> LivePiece | None:
-        """The piece of a storage that is alive; None for one that was never seen."""
+        """The piece of a storage that is in use; None for one that is not in the log."""
         entry = self._alive.get(storage._cdata)
         return None if entry is None else self.pieces[entry[0]]
 
     def add(self, piece: LivePiece, storage: torch.UntypedStorage) -> None:
-        """Log the birth of a piece, and watch for the death of its storage."""
+        """Log the allocation of a piece, and watch for the end of its storage."""
         index = len(self.pieces)
         address = storage._cdata
         self._alive[address] = index, weakref.ref(storage, partial(self._log_death, address))
@@ -74,14 +75,15 @@ class StorageLog:
         piece.bytes = storage.nbytes()
 
     def note_sum(self, total: torch.Tensor, gradient: torch.Tensor, only_by_engine: bool) -> None:
-        """Unwatched, autograd adds to a `gradient` that nobody else refers to in place; watched, it makes a new `total`.
+        """Note a sum that autograd computes in place in a step without a meter, so that the log can be that step's.
 
-        `InputBuffer::accumulate` adds the gradients of several uses so, and the gradient of an index fills its zeros so. If
-        the old memory is given back at once, the new one takes its place in the log.
+        Autograd adds into a `gradient` to which nothing else refers. Under the meter, whose reference counts, it allocates a new
+        `total`. So `InputBuffer::accumulate` adds the gradients of several uses, and the gradient of an index fills its zeros.
+        If the old memory is freed at once, the new one takes its place in the log.
         """
         storage = gradient.untyped_storage()
         old, _ = self._alive.get(storage._cdata, (-1, None))
-        # Two uses are the gradient's and ours; with more, somebody else shows the same memory.
+        # Two uses are the gradient's and this function's; with more, another tensor has the same memory.
         if old < 0 or torch._C._storage_Use_Count(storage._cdata) > 2:
             return
         address = total.untyped_storage()._cdata
@@ -93,12 +95,12 @@ class StorageLog:
 
     def _log_death(self, address: int, reference: weakref.ref) -> None:
         index, current = self._alive.get(address, (-1, None))
-        if current is not reference:  # an address may already have a new tenant
+        if current is not reference:  # a new storage may already have the address
             return
         del self._alive[address]
         addition = self._addition
         if addition is not None and (addition.old, addition.events) == (index, len(self.events)):
-            self.events.pop()  # the new piece turns out to be the old one in other hands
+            self.events.pop()  # the sum was in place: the new piece is the old one
             self._alive[addition.address] = index, self._alive[addition.address][1]
             self._addition = None
         else:

@@ -1,4 +1,4 @@
-"""The estimate of any model: the first answer is a dry run, the next ones are formulas that equal dry runs."""
+"""The estimate of any model: the first answers are dry runs, the next ones formulas that equal dry runs."""
 
 import re
 from dataclasses import replace
@@ -99,7 +99,7 @@ def test_one_example_has_formulas_of_its_own():
 
 @pytest.mark.slow
 def test_beyond_what_was_confirmed_it_asks_again():
-    """A sliding window: a formula that is right below it is wrong above, and must not be asked there."""
+    """With a sliding window, a formula for lengths below it is wrong above, and must not be used there."""
     from transformers import MistralConfig
 
     config = MistralConfig(**SMALL, head_dim=16, num_hidden_layers=5, sliding_window=100, max_position_embeddings=2048)
@@ -132,7 +132,7 @@ def test_it_prints_what_somebody_wants_to_read():
 
 
 def test_documents_of_a_packed_row_do_not_see_each_other():
-    """Transformers makes a mask of positions that begin anew only where the model keeps no cache."""
+    """Transformers makes a mask from positions that restart only if the model has no cache."""
     packed = Recipe(batch=2, sequence=40, packed=True)
     model, _, (batch,) = memory.Workload(SHALLOW, packed).build()
     before = model(**batch).logits
@@ -163,7 +163,7 @@ def test_lora_keeps_activations_but_no_gradients_or_state():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_weights_in_4_bits_are_as_large_as_the_librarys(precision):
-    """The same layers by bitsandbytes itself, with real numbers."""
+    """The same layers quantized by bitsandbytes, with real numbers."""
     import bitsandbytes as bnb
 
     predicted = estimate(SHALLOW, Recipe(batch=2, sequence=64, lora=4, quantized="nf4", precision=precision))
@@ -226,7 +226,7 @@ def test_a_config_json_is_enough(tmp_path):
 
 
 class Body(nn.Module):
-    """A module of one's own around a model of Transformers; its loss comes first, as without `return_dict`."""
+    """A module around a model of Transformers that returns a tuple with the loss first, as without `return_dict`."""
 
     def __init__(self):
         super().__init__()
@@ -286,3 +286,20 @@ def fours(b, s):
 def test_what_cannot_be_estimated_is_a_sentence(model, options, message):
     with pytest.raises(CourseError, match=message):
         estimate(model, **options)
+
+
+def test_a_step_that_uses_other_parameters_each_time_is_refused():
+    class Alternating(Regression):
+        calls = 0
+
+        def __init__(self):
+            super().__init__()
+            self.others = nn.Linear(10, 1)
+
+        def forward(self, x, y):
+            Alternating.calls += 1
+            layers = self.layers if Alternating.calls % 2 else self.others
+            return F.mse_loss(layers(x).squeeze(-1), y)
+
+    with pytest.raises(CourseError, match="other parameters got no gradient"):
+        estimate(Alternating, Recipe(batch=4), batch=pairs)

@@ -1,4 +1,4 @@
-"""When formulas answer and when a dry run does: the oracle is the allocator, or a dry run of just that step."""
+"""Whether formulas or a dry run answer; their results are compared with the allocator, or with a dry run of that step."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def test_what_is_no_polynomial_is_not_found():
 
 
 class Positioned(nn.Module):
-    """Tokens and their numbers; it refuses more of them than it has, as Transformers' models do."""
+    """A model with positions that refuses more tokens than it has, as Transformers' models do."""
 
     def __init__(self):
         super().__init__()
@@ -51,14 +51,14 @@ class Positioned(nn.Module):
 
 
 class Plain(Positioned):
-    """The same without numbers, for any length."""
+    """The same model without positions, for any length."""
 
     def forward(self, ids):
         return F.cross_entropy(self.head(self.tokens(ids)).flatten(0, 1), ids.flatten())
 
 
 class Pictures(nn.Module):
-    """Convolutions of many channels and small pictures, so that what oneDNN copies is large."""
+    """Convolutions of many channels on small pictures, so that oneDNN's copies are large."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ def test_where_scratch_space_is_the_peak_no_formula_answers():
 
 
 def test_a_length_that_kernels_round_up_has_formulas_of_its_own():
-    """Those for all lengths do not give its first dry run; those in the batch alone are dry runs to the byte."""
+    """Formulas for all lengths do not equal the first dry run; those in the batch alone equal dry runs to the byte."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = BertConfig(**sizes, vocab_size=100, architectures=["BertForSequenceClassification"])
     finder = finder_of(source_of(config), Recipe("sgd", device="cuda"))

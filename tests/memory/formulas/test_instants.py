@@ -1,4 +1,4 @@
-"""The closed form of a step's instants, beside what the allocator counts."""
+"""The closed form of a step's instants, compared with the allocator."""
 
 import pytest
 import torch

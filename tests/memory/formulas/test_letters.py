@@ -1,4 +1,4 @@
-"""Sizes as letters: what a product of primes says, and polynomials that keep their value."""
+"""Letters found from products of primes, and polynomials whose value stays the same."""
 
 from fractions import Fraction
 

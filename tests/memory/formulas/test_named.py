@@ -1,4 +1,4 @@
-"""Shipped formulas of named models: a dry run to the byte, without torch."""
+"""Shipped formulas of named models, which equal dry runs to the byte and need no torch."""
 
 import os
 import random
@@ -31,7 +31,7 @@ NOT_CONFIRMED = {
     "llama-3-8b": [{"batch": 2, "precision": "bf16", "optimizer": "sgd", "checkpointing": True, **IN_BACKWARD}],
     "llama-3.2-1b": [{"batch": 1, "accumulation": 2, "checkpointing": True}],
 }
-"""What formulas did not give at the largest sizes, so that dry runs answer."""
+"""By model, changes for which formulas did not equal dry runs at the largest sizes, so that none are shipped."""
 BARE = """
 import sys
 from importlib.metadata import packages_distributions
@@ -44,11 +44,11 @@ code = main(sys.argv[1:])
 assert not sys.modules["torch"]
 sys.exit(code)
 """
-"""A Python that has what the bare wheel brings."""
+"""A program that runs `course` with only the packages that the bare wheel requires."""
 
 
 def draw(seed):
-    """A model, recipe and sizes that the archive answers; a window of attention ends some lengths early."""
+    """A random model and recipe for which the archive has formulas; a window of attention limits some models' lengths."""
     generator = random.Random(seed)
     name = generator.choice(list(named_models()))
     shuffled = generator.sample(RECIPES, len(RECIPES))
@@ -116,6 +116,17 @@ def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
         assert row.need.high <= 2 * GiB
         assert row.peak == try_recipe(source_of("gpt2-small"), row.recipe).peak
         assert not any(set(other.names) < set(row.names) for other in answer.rows)
+
+
+def test_an_estimate_from_the_archive_prints_changes_and_runs_as_any_other():
+    _, answer = look_up("gpt2-small", replace(DEFAULT, sequence=512))
+    expected = estimate("gpt2-small", answer.recipe)
+    assert str(answer).splitlines()[0] == str(expected).splitlines()[0]
+    columns = ["kind", "what", "bytes"]
+    assert answer.working()[columns].equals(expected.working()[columns])
+    assert answer.sizes == {"b": answer.recipe.batch, "s": 512}
+    assert answer.with_fields(batch=2).peak == expected.with_fields(batch=2).peak
+    assert answer.workload.source == expected.workload.source
 
 
 def test_the_largest_sizes_at_once_are_the_last_that_fit():

@@ -1,4 +1,4 @@
-"""What `--emit` writes: against the parsers, the shell and the libraries that will read it."""
+"""What `--emit` writes, read by the parsers, the shell and the libraries for which it is written."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ ODD = 'it\'s a "model"; $HOME `here`'
 
 
 def flags_of(argv: list[str]) -> dict[str, str]:
-    """Each flag with the one word that follows it, or nothing."""
+    """Each flag of a command with the one word after it, or with an empty text."""
     options, flag = {}, ""
     for word in argv:
         if word.startswith("--"):
@@ -250,7 +250,7 @@ def test_torchrun_reads_its_command():
 
 
 def shell_accepts(text: str) -> str:
-    """What bash says of a text that it reads and does not run."""
+    """The errors that bash finds in a text without running it."""
     return subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=20, check=False).stderr
 
 
@@ -276,7 +276,7 @@ def test_bash_and_sbatch_know_every_line_of_a_slurm_file():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_is_emitted_is_taken(optimizer, tmp_path):
-    """By `course train` itself, or else it is refused before anybody waits in a queue for it."""
+    """`course train` accepts the recipe, or `emit` refuses it before it waits in a queue."""
     parser = ArgumentParser()
     train.add_arguments(parser)
     for stage, precision in product((0, 1, 3), PRECISIONS):

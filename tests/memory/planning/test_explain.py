@@ -1,4 +1,4 @@
-"""Why memory did not fall, and what people paste when it ran out: messages as torch and rich have written them over the years."""
+"""Explanations of why memory did not fall, and of messages that torch and rich have written when it ran out."""
 
 import pickle
 from dataclasses import replace

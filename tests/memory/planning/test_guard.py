@@ -1,4 +1,4 @@
-"""The batch that is sure to show whether memory suffices."""
+"""The run of the largest batch, which shows whether memory is enough."""
 
 import pytest
 import torch

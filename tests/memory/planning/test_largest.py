@@ -1,4 +1,4 @@
-"""The most that fits, found by formulas or by halves."""
+"""The largest sizes that fit, found by formulas or by bisection."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_the_most_that_fits_is_one_number_where_not_all_that_is_smaller_fits(sta
 
 @pytest.mark.slow
 def test_beyond_a_window_of_attention_sizes_are_answered_by_dry_runs():
-    """Blocks make a mask where a row is longer than the window, and none before: events differ, and no formula knows both."""
+    """Blocks make a mask only if a row is longer than the window, so that the events differ and no formula describes both."""
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 20_000, **heads}
     config = MistralConfig(**sizes, num_hidden_layers=5, max_position_embeddings=600, sliding_window=300)

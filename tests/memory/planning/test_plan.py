@@ -1,4 +1,4 @@
-"""What fits, what would make it fit, and how large it may be: against estimates and dry runs of the recipes that are named."""
+"""Whether a step fits, what makes it fit, and how large it may be, compared with dry runs of the recipes in the answer."""
 
 import json
 from collections import Counter
@@ -26,19 +26,19 @@ ALMOST = 0.81  # of what is need_of: it fits with milder changes
 
 
 def plan_for(share):
-    """The plan for a card with this share of what is need_of."""
+    """The plan for a card with this share of the bytes that are needed."""
     return plan(LLAMA, int(share * need_of().high), RECIPE, machine=hardware.machine("RTX 4090"), cards=(2, 16))
 
 
 @pytest.fixture
 def only(monkeypatch):
-    """A function that leaves no changes but those of these names."""
+    """A function that leaves only the changes of these names."""
     return lambda names: monkeypatch.setattr(search, "CHANGES", tuple(c for c in CHANGES if c.name in names))
 
 
 @pytest.fixture(scope="module")
 def tight():
-    """With some of the milder changes; the others, and combinations, are in a slow test."""
+    """A few of the milder changes; the others, and combinations, are in a slow test."""
     some = {"fused optimizer", "micro-batch of 1", "optimizer on the host", "8-bit AdamW"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(search, "CHANGES", tuple(change for change in CHANGES if change.name in some))
@@ -110,7 +110,7 @@ def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
 
 
 def assert_rows_are_true(answer, rows=slice(None)):
-    """Against a dry run of each row's recipe."""
+    """Each row's figures are those of a dry run of its recipe."""
     assert answer.verdict == DOES_NOT
     assert answer.rows[rows]
     for row in answer.rows[rows]:
@@ -121,7 +121,7 @@ def assert_rows_are_true(answer, rows=slice(None)):
 
 
 def assert_rows_are_in_order(answer):
-    """None disturbs less than the one before, and none is more than another that fits."""
+    """No row disturbs less than the one before, and none includes the changes of another that fits."""
     levels = {change.name: change.level for change in CHANGES}
     assert [row.level for row in answer.rows] == [max(levels[name] for name in row.names) for row in answer.rows]
     disturb = [(row.level, sum(levels[name] for name in row.names)) for row in answer.rows]
@@ -159,7 +159,7 @@ def test_with_all_changes_on_a_smaller_card_too():
 
 @pytest.mark.slow
 def test_three_rows_do_not_hide_one_that_disturbs_less_than_two_of_them(only):
-    """By two changes each fit one that costs time, and two by another optimizer; AdamW's averages of 8 bits take a third."""
+    """With two changes, one row that costs time fits, and two with another optimizer; 8-bit AdamW needs a third change."""
     some = {"keep only the loss", "micro-batch of 1", "optimizer on the host", "8-bit AdamW", "Adafactor", "SGD"}
     only(some)
     gentle = replace(RECIPE, keeps_outputs=False, batch=1, accumulation=RECIPE.batch, optimizer="adamw8bit")
@@ -276,7 +276,7 @@ def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
 
 
 def seconds_by_dtype(recipe, card):
-    """Of the operators of a step, by what they are called too."""
+    """The seconds of a step's operators by dtype, and by name and dtype."""
     workload, counts = memory.Workload(LLAMA, recipe), Counter()
     for operator in memory.predict_seconds(workload.build, workload.step, card, device="cuda").operators:
         for name in (operator.work.dtype, (operator.name, operator.work.dtype)):
@@ -434,7 +434,7 @@ def test_a_module_and_a_cpu_are_planned_for_too():
 
 
 def test_a_plan_shows_its_verdict_at_once_and_each_row_as_it_is_found(only):
-    """What is shown on the way is what the answer then says."""
+    """The messages on the way agree with the answer."""
     only({"micro-batch of 1"})
     progress = Mock()
     answer = plan(LLAMA, int(0.9 * need_of().high), RECIPE, cards=(), progress=progress)

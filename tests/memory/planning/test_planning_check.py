@@ -1,4 +1,4 @@
-"""Each term of a plan beside what is measured."""
+"""Each kind of an estimate's bytes compared with a measurement."""
 
 import pandas as pd
 import pytest

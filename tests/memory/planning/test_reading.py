@@ -1,4 +1,4 @@
-"""What people have, read as a recipe: files of six tools, scripts, launch lines, names on the Hub."""
+"""Readings of files of six tools, of scripts, of launch lines and of names on the Hub."""
 
 import json
 from dataclasses import MISSING, fields, replace
@@ -19,7 +19,7 @@ from course_utils.memory.planning.emit import NO_SETTING, emit
 from course_utils.memory.planning.reading import hub
 from course_utils.memory.planning.reading.lengths import lengths_of
 from course_utils.memory.planning.reading.read import read
-from course_utils.memory.planning.reading.tools import tables
+from course_utils.memory.planning.reading.tools import PEFT, tables
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS
 
@@ -28,7 +28,7 @@ MODEL = "model_name_or_path: gpt2-small\n"
 
 @pytest.fixture(autouse=True)
 def _isolate(tmp_path, monkeypatch):
-    """Each test in a folder of its own, with no cache, no Hub and no file of Accelerate's."""
+    """Runs each test in a folder of its own, without a cache, the Hub or Accelerate's file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
@@ -76,8 +76,10 @@ def test_the_tools_defaults_are_those_of_the_installed_dataclasses():
 def test_the_versions_that_are_named_are_those_that_are_installed():
     from importlib.metadata import version
 
-    for key, package in (("trainer", "transformers"), ("trl", "trl"), ("accelerate", "accelerate")):
-        assert tables().tools[key].name.split()[1] == ".".join(version(package).split(".")[:2])
+    tools = {"transformers": "trainer", "trl": "trl", "accelerate": "accelerate"}
+    names = {package: tables().tools[key].name for package, key in tools.items()} | {"peft": PEFT}
+    for package, name in names.items():
+        assert name.split()[1] == ".".join(version(package).split(".")[:2])
 
 
 def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
@@ -96,7 +98,7 @@ def test_a_file_of_trl_is_read_with_its_lines_and_trls_defaults():
 
 @pytest.mark.parametrize(("dtype", "effect"), [("", "at least"), ("dtype: bfloat16\n", "")])
 def test_weights_that_trl_loads_in_float32_beside_4_bits_take_more_than_planned(dtype, effect):
-    """TRL's default: embeddings and norms are then twice as large."""
+    """By TRL's default the other weights are in float32, so that embeddings and norms are twice as large."""
     lines = "model_name_or_path: llama-3-8b\nmax_length: 64\nuse_peft: true\nlora_r: 8\nload_in_4bit: true\n"
     assert read([write("trl.yaml", lines + dtype)]).effect == effect
 
@@ -466,7 +468,7 @@ SET_BY_TRL = {"keeps_outputs": False, "use_cache": False, "trl_loss": True, "dev
 
 @st.composite
 def recipes(draw):
-    """Recipes of which TRL's and Accelerate's files say all."""
+    """Recipes that TRL's and Accelerate's files express completely."""
     optimizers = [name for name, spec in OPTIMIZERS.items() if spec.trainer and name != "adamw"]
     return Recipe(
         **SET_BY_TRL,

@@ -1,4 +1,4 @@
-"""Few blocks tell of all: the estimate of a model as people have it beside a dry run of the whole."""
+"""Estimates from a few blocks, compared with dry runs of the whole model."""
 
 from functools import partial
 
@@ -157,7 +157,7 @@ def test_a_pattern_is_repeated_whole():
 
 
 def test_of_ones_own_forward_nothing_is_left_out():
-    """It may save every third block's output, say."""
+    """A class that is not Transformers' own may treat equal blocks differently, such as save every third one's output."""
 
     class OwnLlama(transformers.LlamaModel):
         def __init__(self, config):
@@ -178,7 +178,7 @@ def test_the_users_configuration_is_not_touched():
 
 
 class WithAPooler(torch.nn.Module):
-    """The pooler is trained, and used by nothing."""
+    """The pooler is trained although nothing uses it."""
 
     def __init__(self):
         super().__init__()
@@ -189,7 +189,7 @@ class WithAPooler(torch.nn.Module):
 
 
 def test_what_gets_no_gradient_has_no_state():
-    """As `dry_run` says, which takes a real first step."""
+    """The result is that of `dry_run` with a whole first step."""
     recipe = Recipe("adamw", batch=4)
     predicted = estimate(WithAPooler, recipe, batch=lambda b, s: torch.ones(b, 64))
     workload = predicted.workload
@@ -199,7 +199,7 @@ def test_what_gets_no_gradient_has_no_state():
 
 
 def test_attention_is_as_wide_as_its_values_on_cuda():
-    """Of latent attention queries are wider."""
+    """In latent attention queries are wider than values."""
     widths = []
 
     def build():

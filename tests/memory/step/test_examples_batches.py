@@ -1,4 +1,4 @@
-"""Random examples for what takes pictures, sound, or several labels: real steps beside the estimate."""
+"""Random examples for models that take pictures, sound or several labels: estimates compared with real steps."""
 
 import pytest
 import torch

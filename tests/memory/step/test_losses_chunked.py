@@ -1,4 +1,4 @@
-"""A loss by pieces of tokens: Transformers' own loss is the oracle of what is computed, the allocator of what it takes."""
+"""The chunked loss: its value compared with Transformers' own loss, and its bytes with the allocator."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A teacher beside the student: a plain loop is the oracle of what is learned, the allocator of what it takes."""
+"""Training with a teacher: updates compared with a plain loop, and bytes with the allocator."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def classifier(blocks, dim, labels=3):
 
 @pytest.fixture(scope="module")
 def teachers(tmp_path_factory):
-    """Paths by name, as they are given to a recipe."""
+    """Paths of models by name, as a recipe takes them."""
     folder = tmp_path_factory.mktemp("teachers")
     for name, config in {"language": LARGER, "classes": classifier(3, 128)}.items():
         config.save_pretrained(folder / name)

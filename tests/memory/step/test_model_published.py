@@ -35,7 +35,7 @@ def parameters_in(estimated: Estimate) -> int:
 
 
 def count_as_transformers(published: dict) -> int:
-    """Of the model that Transformers makes of the file, all in float32."""
+    """The bytes of the model that Transformers makes from the file, in float32."""
     fields = dict(published["config"])
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     class_name = (config.architectures or [""])[0].replace("LLaMA", "Llama")
@@ -75,7 +75,7 @@ def test_a_published_file_is_planned_or_refused_in_our_words(published, tmp_path
 
 
 AS_ANOTHER = ("kimi_k2", "llama4")
-"""Transformers itself does not read these files as they were published."""
+"""Kinds of models whose published files Transformers does not read as they are."""
 
 
 def test_what_is_not_used_of_a_file_is_said(tmp_path):

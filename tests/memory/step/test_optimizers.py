@@ -1,4 +1,4 @@
-"""Every optimizer that a recipe may name: what a dry run says it keeps and needs, against the optimizer with real numbers."""
+"""Every optimizer of a recipe: its state and temporaries by a dry run, compared with the optimizer on real numbers."""
 
 from math import prod
 
@@ -18,7 +18,7 @@ REAL = [name for name in OPTIMIZERS if name != "adamw4bit"]  # which has the mem
 
 
 def build(name, shapes, dtype):
-    """Parameters that have gradients, and their optimizer."""
+    """Parameters with gradients, and an optimizer for them."""
     parameters = nn.ParameterList(nn.Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes)
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, 0.1)
@@ -63,7 +63,7 @@ def test_the_published_table(name, elements, mebibytes):
 
 
 def hidden_in_means(shapes):
-    """Means of bfloat16, of rows and then of these, add up in float32 inside the operator, where only the allocator sees it."""
+    """Means in bfloat16 are summed in float32 inside the operator, which only the allocator sees."""
     return max(4 * (prod(shape[:-1]) + prod(shape[:-2])) for shape in shapes)
 
 

@@ -1,4 +1,4 @@
-"""GaLore as a field of a recipe: the allocator says what a step takes, and a closed form what is kept."""
+"""GaLore in a recipe: a step's bytes compared with the allocator, and its state with a closed form."""
 
 from dataclasses import replace
 from math import inf

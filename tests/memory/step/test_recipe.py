@@ -1,4 +1,4 @@
-"""The words of a recipe for what people do, each held against the library that does it."""
+"""The fields of a recipe, each compared with the library that does what it says."""
 
 import pickle
 from contextlib import nullcontext
@@ -136,7 +136,7 @@ def test_qlora_is_as_its_libraries_prepare_it(tmp_path, double, upcast):
 
 
 def _parameters(model) -> dict:
-    """Of each its dtype, its bytes, those of its scales, and whether it is trained."""
+    """For each parameter its dtype, its bytes, the bytes of its scales, and whether it is trained."""
     gradients = {}
     for name, parameter in model.named_parameters():
         state = getattr(parameter, "quant_state", None)

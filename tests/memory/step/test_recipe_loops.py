@@ -1,4 +1,4 @@
-"""What Trainer and SFTTrainer take by the allocator's record, beside the estimate of the recipes named after them."""
+"""Estimates of the loops `trainer` and `trl`, compared with the allocator's record of Trainer and SFTTrainer."""
 
 import gc
 from dataclasses import replace
@@ -20,7 +20,7 @@ TRAINERS = Recipe(**LOOPS["trainer"], batch=4)
 
 
 class _Marks(TrainerCallback):
-    """Each update is a range in the profiler's record."""
+    """A callback that marks each update as a range in the profiler's record."""
 
     def on_step_begin(self, args, state, control, **others):
         self.range = record_function(f"step {state.global_step}")
@@ -55,7 +55,7 @@ def _arguments(recipe: Recipe, folder, kind: type = Arguments, **others):
 
 
 def _peaks(make) -> tuple[int, int]:
-    """The allocator's, in the second update of `make()`, a trainer, and between it and the third."""
+    """The allocator's peaks of a trainer by `make()`: in the second update, and between it and the third."""
     gc.collect()
     profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     with quiet():
@@ -73,7 +73,7 @@ def _peaks(make) -> tuple[int, int]:
 
 
 def _compare(config, recipe: Recipe, make) -> None:
-    """Evaluation has a few batches more waiting in its loader than a step."""
+    """In an evaluation the loader holds a few batches more than in a step."""
     update, evaluation = _peaks(make)
     peaks = {name: sum(by_kind.values()) for name, by_kind in estimate(config, recipe).by_instant().items()}
     if recipe.eval_batch:

@@ -1,4 +1,4 @@
-"""Pretended ranks against real ones: the same step in processes that really exchange bytes."""
+"""Pretended ranks compared with real ones, which run the same step in processes that exchange bytes."""
 
 import gc
 from collections import Counter
@@ -94,7 +94,7 @@ def on_a_rank(quick: bool) -> dict[str, tuple[int, int]]:
 
 
 def sum_of_losses(recipe) -> tuple[float, int]:
-    """Over the tokens that have a next token, and how many these are."""
+    """The sum of the losses of the tokens that have a next token, and the number of these."""
     torch.manual_seed(0)
     model, _, (batch,) = Workload(LLAMA, recipe).build()
     tokens = int((batch["shift_labels"] != -100).sum()) if "shift_labels" in batch else batch["labels"][:, 1:].numel()
@@ -103,7 +103,7 @@ def sum_of_losses(recipe) -> tuple[float, int]:
 
 @pytest.fixture(scope="module")
 def quick_ranks():
-    """By name, the least of the ranks' peaks, and what rank 0 sends."""
+    """By recipe's name, the least of the ranks' peaks and the bytes that rank 0 sends."""
     ranks = launch(on_a_rank, RANKS, True, seconds=200)
     losses = [rank.pop("loss") for rank in ranks]
     return {**least_of(ranks), "losses": losses}
@@ -111,7 +111,7 @@ def quick_ranks():
 
 @pytest.fixture(scope="module")
 def slow_ranks():
-    """The same of what is slow."""
+    """The same for the slow recipes."""
     return least_of(launch(on_a_rank, RANKS, False, seconds=200))
 
 

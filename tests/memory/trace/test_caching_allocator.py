@@ -1,4 +1,4 @@
-"""The replay of CUDA's caching allocator: its rules by name, and what must hold for any course of events."""
+"""The replay of CUDA's caching allocator: its rules one by one, and properties of any sequence of events."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""A dry run beside the allocator's count of the real step, CUDA's rules beside the papers, and what it refuses by line."""
+"""A dry run compared with the allocator on the real step, CUDA's rules compared with papers, and refusals that name the line."""
 
 import re
 import subprocess
@@ -116,7 +116,7 @@ def test_on_cuda_a_layer_keeps_what_the_paper_says(attention, factor):
 
 
 def test_on_cuda_autocast_widens_what_cuda_widens():
-    """A layer norm's input is copied to float32 there, and softmax answers in float32 without a copy."""
+    """On a GPU a layer norm's input is copied to float32, and softmax returns float32 without a copy."""
 
     def build():
         return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64)), torch.ones(128, 64)
@@ -133,7 +133,7 @@ def test_on_cuda_autocast_widens_what_cuda_widens():
 
 
 def test_what_is_offloaded_lies_on_the_host():
-    """Otherwise it would be a copy from the device to itself, and nothing would fall."""
+    """If the host were the device, nothing would be moved and the peak would not fall."""
 
     def build():
         return nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)]), torch.ones(256, 64)
@@ -189,7 +189,7 @@ def test_what_needs_values_is_refused_by_line(needs):
 
 
 def in_halves(make):
-    """What `make()` gives under a default of bfloat16."""
+    """The result of `make()` with bfloat16 as the default dtype."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -199,7 +199,7 @@ def in_halves(make):
 
 
 def training_of(make):
-    """`build` and `step` of the model that `make` gives."""
+    """`build` and `step` for the model that `make` returns."""
 
     def step(model, optimizer):
         model(torch.ones(1, 4, dtype=next(model.parameters()).dtype)).sum().backward()
@@ -340,7 +340,7 @@ def test_a_step_that_takes_another_number_of_arguments_is_said_to_do_so(step, me
 
 
 def test_sparse_gradients_are_refused_and_measured():
-    """How many rows of a table were used, only their numbers say."""
+    """The number of rows of a table that are used depends on values."""
 
     def build():
         table = nn.Embedding(200, 32, sparse=True)
@@ -357,7 +357,7 @@ def test_sparse_gradients_are_refused_and_measured():
 
 
 def test_a_refusal_names_the_callers_line_where_a_library_stops():
-    """As Transformers does with the cache that Jamba makes by itself."""
+    """The dry run stops in Transformers' code, at the cache that Jamba makes by itself."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
     workload = Workload(transformers.JambaConfig(**sizes), Recipe())
     with pytest.raises(CourseError, match=r"line \d+ of test_dry_run\.py \(`dry_run\(workload\..*, inside JambaModel"):

@@ -1,4 +1,4 @@
-"""The operators of a dry run and their seconds, beside closed forms, PyTorch's counters and the operators of a real step."""
+"""The operators of a dry run and their seconds, compared with closed forms, PyTorch's counter and a real step's operators."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_flops_of_a_transformer(attention):
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_heads(backward):
-    """PyTorch's own counter, of as many keys as queries: before 2.13 it knows no other."""
+    """FLOPs by PyTorch's counter, with as many keys as queries, which it requires before PyTorch 2.13."""
 
     def build(heads):
         shapes = ((2, count, 12, 16) for count in (6, heads, heads))
@@ -72,7 +72,7 @@ def test_attention_with_heads_that_share_a_key_takes_the_products_of_all_its_hea
 
 
 def test_the_steady_step_is_counted():
-    """The first step makes the optimizer's state; in the second one no zeros are written for it."""
+    """The first step creates the optimizer's state; the second writes no zeros for it."""
 
     def build():
         model, _, x, y = mlp()
@@ -84,7 +84,7 @@ def test_the_steady_step_is_counted():
 
 
 def test_operators_are_those_of_a_real_step():
-    """Listed by a mode of the test's own, independent of `hardware.Watch`."""
+    """The operators by a mode of this test, independent of `hardware.Watch`."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Names(TorchDispatchMode):

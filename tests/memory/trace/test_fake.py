@@ -1,4 +1,4 @@
-"""Steps that fake tensors get wrong unless they are told more, each against the allocator on the same step."""
+"""Steps that plain fake tensors get wrong, each compared with the allocator on the same step."""
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def in_backward():
 
 
 class Uses(nn.Module):
-    """A weight used once for each row: its gradients are added up as autograd goes back."""
+    """A model that uses one weight for each row, so that autograd adds up its gradients."""
 
     def __init__(self):
         super().__init__()
@@ -132,7 +132,7 @@ def test_the_dry_run_is_what_the_allocator_counts(build, step):
 
 
 def test_a_mask_of_ones_is_recognized_as_one():
-    """Transformers drops it; with a fake mask whose values nobody knew it would be kept, and grow with s²."""
+    """Transformers drops a mask of ones; a fake mask of unknown values would be kept, and grow with s²."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -206,7 +206,7 @@ def test_libraries_are_as_they_were_afterwards():
 
 
 def test_codebooks_that_are_kept_for_good_are_real():
-    """Made in a dry run they would be fake in every later step of the process."""
+    """If these tables were made in a dry run, they would be fake in every later step of the process."""
     codebook.dynamic_codebook.cache_clear()
     quantization.lookup_table.cache_clear()
 

@@ -1,4 +1,4 @@
-"""A measured step beside bytes that are known, and beside the meter's; errors come through and leave nothing behind."""
+"""A measured step compared with known bytes and with the meter; errors pass through and leave nothing behind."""
 
 import gc
 import os
@@ -97,7 +97,7 @@ def test_what_the_library_behind_a_convolution_takes_is_found(onednn, layout, dt
 
 
 def test_without_onednn_a_convolution_unfolds_its_pictures(monkeypatch):
-    """Every window becomes a column, k²·B·C·H·W numbers."""
+    """A convolution in which every window becomes a column: k²·B·C·H·W numbers."""
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     layer, x = nn.Conv2d(8, 8, 3, padding=1, bias=False), torch.randn(4, 8, 32, 32)
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_an_optimizer_that_only_the_step_knows_is_counted():
 
 
 def test_what_is_built_inside_is_counted_whole():
-    """Also what no forward pass is given: a target, a data set, a tensor that a module holds as it is."""
+    """Tensors that no forward pass is given are counted too: a target, a data set, a plain attribute of a module."""
 
     class Holding(nn.Linear):
         def __init__(self):
@@ -221,7 +221,7 @@ def test_an_error_in_the_step_comes_through_and_the_next_measurement_works():
 
 
 class StandInAllocator:
-    """What `torch.cuda` says of memory, with a known course of events."""
+    """A stand-in for `torch.cuda`'s functions on memory, with known figures."""
 
     def __init__(self, monkeypatch, in_use):
         self.in_use = self.peak = in_use
@@ -254,7 +254,7 @@ def test_on_cuda_the_caching_allocator_is_asked_phase_by_phase(monkeypatch):
 
 
 def test_checkpointing_by_hand_is_told_apart_from_activations():
-    """Both kinds: the re-entrant one runs forward without recording first, the other by hooks on saved tensors."""
+    """Both kinds of checkpointing: the re-entrant one runs forward without a graph, the other has hooks on saved tensors."""
     for reentrant in (False, True):
         model, x = one_layer(128, 64)
         gc.collect()
@@ -270,7 +270,7 @@ def test_checkpointing_by_hand_is_told_apart_from_activations():
 
 
 def test_a_gradient_an_example_is_measured_by_torchs_functions():
-    """`torch.func` hands wrapped tensors to modules; every example's gradient is there at once."""
+    """`torch.func` gives modules wrapped tensors, and holds the gradients of all examples at once."""
     from torch.func import functional_call, grad, vmap
 
     examples = 64

@@ -1,4 +1,4 @@
-"""The meter's kinds, modules and phases beside a model's known bytes, and its peak beside PyTorch's own tracker."""
+"""The meter's kinds, modules and phases, compared with known bytes of a model; its peak, with PyTorch's own tracker."""
 
 import pytest
 import torch
@@ -138,7 +138,7 @@ def test_rounding_to_the_allocators_grain():
 
 
 def test_pytorchs_own_tracker_sees_the_same_peak():
-    """A private tool of torch's, used as a second opinion only."""
+    """The peak by `MemTracker`, a private tool of torch's."""
     workload = Workload(models.configuration("gpt2", scale=SCALES["smoke"]), Recipe("sgd", batch=2, sequence=16))
     usage, (model, optimizer, batches) = metered(workload)
     tracker = MemTracker()

@@ -1,4 +1,4 @@
-"""What autograd saves, beside layers whose activations are known, and the bytes behind tensors that share memory."""
+"""What autograd saves, compared with the known activations of layers; the bytes behind tensors that share memory."""
 
 import weakref
 

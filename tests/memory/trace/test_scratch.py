@@ -1,4 +1,4 @@
-"""What operators hide inside: asked once, of the allocator, and never where it could do harm."""
+"""The bytes that operators hide: measured once by the allocator, and never where that could do harm."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_a_profiler_that_is_running_is_left_alone():
     "recipe", [Recipe("adamw8bit", batch=1, sequence=8), Recipe(precision="bf16", batch=4, sequence=32)]
 )
 def test_meter_and_dry_run_see_inside_every_phase(recipe):
-    """bitsandbytes widens its states inside the step; half precision's products have blocks where the processor knows it."""
+    """bitsandbytes widens states inside its step; products in half precision have copies, depending on the processor."""
     workload = Workload(models.configuration("distilbert", labels=2, scale=SCALES["smoke"]), recipe)
     arguments = workload.build()
     measured = measure(arguments, workload.step)

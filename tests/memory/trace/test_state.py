@@ -1,4 +1,4 @@
-"""The size of an optimizer's state, entry by entry, beside shapes and dtypes that its library keeps."""
+"""The size of an optimizer's state, compared with the shapes and dtypes of what its library keeps."""
 
 import bitsandbytes
 import torch

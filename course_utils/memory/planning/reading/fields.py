@@ -1,14 +1,13 @@
-"""From a tool's settings to the fields of a recipe."""
+"""The fields of a recipe, read from a tool's settings."""
 
 import re
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.settings import Computed, Settings, Value
-from course_utils.memory.planning.reading.tools import AT_LEAST, UNKNOWN, Tool, Unmodeled, tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, PEFT, UNKNOWN, Tool, Unmodeled, tables
 from course_utils.memory.step.recipe import Recipe, flag_of
 
 _ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
@@ -20,7 +19,7 @@ _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0
 
 @dataclass(frozen=True)
 class PublishedFacts:
-    """The facts about a model on which settings depend; `dtype` is that of its published weights."""
+    """Facts about a model on which the meaning of settings depends, from its `config.json`; `dtype` is that of its weights."""
 
     family: str | None = None
     dtype: str | None = None
@@ -28,25 +27,92 @@ class PublishedFacts:
     architecture: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reading:
-    """A model and how it is trained, as files say it. Raises `CourseError` for a value that its key cannot have."""
+    """A model and how it is trained, as files say it."""
 
     model: str  # as `memory.estimate` takes it
-    settings: Settings = field(default_factory=dict, repr=False)  # by TRL's keys
-    tool: Tool | None = None  # whose defaults hold where the settings are silent
-    facts: PublishedFacts = PublishedFacts()
+    tool: Tool | None = None  # the tool whose defaults hold for absent settings
     provenance: dict[str, str] = field(default_factory=dict)  # by field, the origin of its value
-    fields: dict[str, object] = field(default_factory=dict)  # of a recipe
-    unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # by the key that says it
+    fields: dict[str, object] = field(default_factory=dict)  # values of a recipe's fields, by name
+    unmodeled: dict[str, Unmodeled] = field(default_factory=dict)  # what the plan does not count, by key
     remarks: list[str] = field(default_factory=list)
-    # A class of Transformers, or one that chooses it (`AutoModelForTokenClassification`), and the number of labels, if a script
-    # takes another head than the model's own.
+    # If a script takes another head than the model's own: a class of Transformers, or one that chooses a class
+    # (`AutoModelForTokenClassification`), and the number of labels.
     head: tuple[str, int | None] | None = None
 
-    def __post_init__(self):
-        if self.tool is None:
-            return
+    @classmethod
+    def from_settings(cls, model: str, origin: str, settings: Settings, tool: Tool, facts: PublishedFacts) -> "Reading":
+        """The reading of a model, named at `origin`, from `settings` by TRL's keys.
+
+        Raises `CourseError` for a value that its key cannot have.
+        """
+        reader = _Reader(settings, tool, facts)
+        reader.read()
+        provenance = {"model": origin, **reader.provenance}
+        return cls(model, tool, provenance, reader.fields, reader.unmodeled, reader.remarks, reader.head)
+
+    @property
+    def effect(self) -> str:
+        """How to read the verdict: `UNKNOWN`, `AT_LEAST`, or empty if everything is counted."""
+        effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
+        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
+
+    def override(self, flags: dict[str, object]) -> "Reading":
+        """The reading with a command's flags, which override files; a field that a flag gives is no longer unknown.
+
+        Raises `CourseError` if a ZeRO stage has no number of ranks.
+        """
+        values = {**self.fields, **flags}
+        provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
+        unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
+        remarks = [*self.remarks]
+        origin = provenance.get("zero_stage")
+        if values.get("zero_stage") and values.get("ranks") == 1 and "zero_stage" not in flags:
+            stage = values.pop("zero_stage")
+            remarks.append(f"One rank has nothing to share: stage {stage} ({origin}) is left out.")
+        if values.get("zero_stage") and "ranks" not in values:
+            raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
+        if not values.get("lora"):
+            for name in set(_ADAPTER_FIELDS) - flags.keys():
+                values.pop(name, None)
+        return replace(self, fields=values, provenance=provenance, unmodeled=unmodeled, remarks=remarks)
+
+    def table(self) -> list[str]:
+        """Lines of text: for each value that is written down its origin, then for each tool its defaults."""
+        values = {"model": self.model, **self.fields}
+        rows = [
+            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
+        ]
+        defaults: dict[str, list[str]] = {}
+        for value, origin in rows:
+            if origin.startswith(("default of ", "loop of ")):
+                defaults.setdefault(origin, []).append(value)
+        explicit = [(value, origin) for value, origin in rows if origin not in defaults]
+        width = max((len(value) for value, _ in explicit), default=0)
+        lines = (f"  {origin}: {', '.join(values)}" for origin, values in defaults.items())
+        return [
+            *(f"  {value:<{width}}  {origin}" for value, origin in explicit),
+            *(fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines),
+        ]
+
+
+class _Reader:
+    """Reads settings by TRL's keys into the fields of a `Reading`, from a tool's defaults where they are absent."""
+
+    def __init__(self, settings: Settings, tool: Tool, facts: PublishedFacts):
+        self.settings, self.tool, self.facts = settings, tool, facts
+        self.provenance: dict[str, str] = {}
+        self.fields: dict[str, object] = {}
+        self.unmodeled: dict[str, Unmodeled] = {}
+        self.remarks: list[str] = []
+        self.head: tuple[str, int | None] | None = None
+
+    def read(self) -> None:
+        """Read all settings, in an order in which each part finds the fields that it depends on.
+
+        The optimizer depends on the device, the precision on ranks and adapters, and what is not modeled on all of these.
+        """
         for name, key in _plain_keys().items():
             value = self._get(key, name)
             if value is not None and value.value is None:  # max_length: null
@@ -70,47 +136,6 @@ class Reading:
         self._read_evaluation()
         self._read_unmodeled()
 
-    @property
-    def effect(self) -> str:
-        """How the verdict must be read: `unknown`, `at least`, or empty where all is counted."""
-        effects = {unmodeled.effect for unmodeled in self.unmodeled.values()}
-        return next((effect for effect in (UNKNOWN, AT_LEAST) if effect in effects), "")
-
-    def override(self, flags: dict[str, object]) -> "Reading":
-        """The reading with a command's flags, which win over files; a field that a flag says is no longer unknown."""
-        result = copy(self)
-        result.fields = {**self.fields, **flags}
-        result.provenance = self.provenance | {name: flag_of(name) for name in flags if self.provenance}
-        result.unmodeled = {key: unmodeled for key, unmodeled in self.unmodeled.items() if key not in flags}
-        origin = result.provenance.get("zero_stage")
-        if result.fields.get("zero_stage") and result.fields.get("ranks") == 1 and "zero_stage" not in flags:
-            remark = f"One rank has nothing to share: stage {result.fields.pop('zero_stage')} ({origin}) is left out."
-            result.remarks = [*self.remarks, remark]
-        if result.fields.get("zero_stage") and "ranks" not in result.fields:
-            raise CourseError(f"{origin} shares the work out over ranks; say over how many with {flag_of('ranks')}.")
-        if not result.fields.get("lora"):
-            for name in set(_ADAPTER_FIELDS) - flags.keys():
-                result.fields.pop(name, None)
-        return result
-
-    def table(self) -> list[str]:
-        """A line for each value that is written down, with its origin; then what each tool takes where nothing is."""
-        values = {"model": self.model, **self.fields}
-        rows = [
-            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
-        ]
-        defaults: dict[str, list[str]] = {}
-        for value, origin in rows:
-            if origin.startswith(("default of ", "loop of ")):
-                defaults.setdefault(origin, []).append(value)
-        explicit = [(value, origin) for value, origin in rows if origin not in defaults]
-        width = max((len(value) for value, _ in explicit), default=0)
-        lines = (f"  {origin}: {', '.join(values)}" for origin, values in defaults.items())
-        return [
-            *(f"  {value:<{width}}  {origin}" for value, origin in explicit),
-            *(fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines),
-        ]
-
     def _put(self, name: str, value: object, origin: str) -> None:
         self.fields[name] = value
         self.provenance[name] = origin
@@ -124,7 +149,7 @@ class Reading:
         return value is not None and _read_switch(key, value)
 
     def _get(self, key: str, name: str) -> Value | None:
-        """A setting, else the tool's default; what a script computes is unknown until a flag says the field `name`."""
+        """A setting, or else the tool's default. A value that a script computes leaves the field `name` unknown."""
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
@@ -156,7 +181,11 @@ class Reading:
         if name == "galore_adamw":
             options = self.settings.get("optim_args")
             rank = re.search(r"rank=(\d+)", str(options.value)) if options else None
-            self._put("galore", int(rank[1]) if rank else 128, options.origin if rank else "default of Trainer 5.23")
+            self._put(
+                "galore",
+                int(rank[1]) if rank else 128,
+                options.origin if rank else f"default of {tables().tools['trainer'].name}",
+            )
 
     def _read_attention(self) -> None:
         value = self._get("attn_implementation", "attention")
@@ -190,7 +219,7 @@ class Reading:
             names = _read_names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.origin)
         elif family in tables().targets:
-            self._put("lora_targets", tables().targets[family], f"default of peft 0.21 for {family}")
+            self._put("lora_targets", tables().targets[family], f"default of {PEFT} for {family}")
         else:
             self._note_unknown("lora_targets", "no file says which layers get adapters; say it with --lora-targets")
         saved = self._get("lora_modules_to_save", "modules_to_save")
@@ -226,7 +255,7 @@ class Reading:
             self._read_dtype(on, half)
 
     def _read_dtype(self, on: list[str], half: Value) -> None:
-        """The precision by the dtype of the weights, with autocast in what is `on`."""
+        """Read the precision from the dtype of the weights; `on` has the keys `bf16` and `fp16` if true, `half` the one used."""
         dtype = self._get("dtype", "precision") or Value("float32", half.origin)
         width = str(dtype.value).removeprefix("torch.")
         origin = dtype.origin
@@ -310,7 +339,7 @@ def _write(value: object) -> str:
 
 
 def _plain_keys() -> dict[str, str]:
-    """The fields that are a key of Trainer's or TRL's and no more, with the key."""
+    """The fields whose value is that of one key, with this key of Trainer's or TRL's."""
     by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _READ_BY_HAND}
     keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
     return {name: key for name, key in keys.items() if key} | {name: name for name in _IN_SEVERAL_FILES}
@@ -357,5 +386,5 @@ def _read_names(key: str, value: Value) -> tuple[str, ...]:
     return tuple(names)
 
 
-# By the type of a field's default.
+# Functions that read a setting, by the type of the field's default.
 _CONVERTERS = {bool: _read_switch, int: _read_count, float: _read_number}

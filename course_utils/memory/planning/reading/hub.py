@@ -1,4 +1,4 @@
-"""A model by its name on the Hub: its `config.json` from the local cache, else from the Hub itself. No code of it is run."""
+"""The `config.json` of a model on the Hub, from the local cache or else from the Hub. No code of the model is run."""
 
 import json
 import re
@@ -14,20 +14,20 @@ from course_utils.models import NAMES, PUBLIC, canonical_name
 from course_utils.settings import settings, variables
 
 SECONDS = 3.0
-"""How long an answer of the Hub is waited for."""
+"""The longest time to wait for an answer of the Hub."""
 _ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
-# Bytes of a config.json.
+# The most bytes of a config.json that are read.
 _MAX_BYTES = 2**20
-# SmolLM2-135M is no misspelled llama-2-13b.
+# Below this, names are different: SmolLM2-135M is no misspelled llama-2-13b.
 _MIN_SIMILARITY = 0.85
-# Of named models; the others are in bfloat16.
+# Dtypes of named models' weights, by the beginnings of their names; those of the others are in bfloat16.
 _OLD_DTYPES = {"llama-2-": "float16", "gpt2-": "float32", "bert-": "float32"}
 
 
 def find_model(name: str) -> str:
-    """`name` where it is a path or a name that is known here, else the path of the `config.json` of that name on the Hub.
+    """`name` if it is a path or a name that is known here, else the path of the `config.json` with that name on the Hub.
 
-    Raises `CourseError` where it is a name on the Hub that cannot be looked up, which says why and what is near.
+    Raises `CourseError`, with the reason and a similar name, if the Hub's file cannot be had.
     """
     if not _ID.fullmatch(name) or name.endswith(".json") or Path(name).exists():
         return name
@@ -36,7 +36,8 @@ def find_model(name: str) -> str:
     if (cached := _find_in_cache(name)) is not None:
         return str(cached)
     hubs = [public.hub.lower() for public in PUBLIC.values()]
-    plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())  # what is tuned has the same sizes
+    # A tuned model has the sizes of its base model.
+    plain = re.sub(r"-(instruct|chat|it|base)(?=-|$)", "", name.lower())
     matches = (get_close_matches(text, hubs, 1, _MIN_SIMILARITY) for text in (name.lower(), plain))
     advice = "give the path of its config.json, or of a folder that has one"
     advice += next((f"; or did you mean {canonical_name(match[0])}?" for match in matches if match), ".")
@@ -77,7 +78,7 @@ def _download(name: str, advice: str) -> str:
         except (OSError, ValueError) as error:
             answers.append(error)
 
-    asking = Thread(target=look_up, daemon=True)  # a name that does not resolve would wait longer than its own limit
+    asking = Thread(target=look_up, daemon=True)  # an address that does not resolve would take longer than `timeout`
     asking.start()
     asking.join(SECONDS)
     answer = answers[0] if answers else TimeoutError("no answer")
@@ -97,7 +98,7 @@ def _download(name: str, advice: str) -> str:
 
 
 def describe(name: str) -> PublishedFacts:
-    """The published facts about a model that `find_model` found; none where it is no configuration."""
+    """The facts about a model that `find_model` found; all are None if it is no configuration."""
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     if path.suffix == ".json" and path.is_file():
         try:
@@ -109,7 +110,7 @@ def describe(name: str) -> PublishedFacts:
             dtype = next((str(name) for name in dtypes if name), "float32")
             return PublishedFacts(config.get("model_type"), dtype, method, architecture)
         except (OSError, ValueError, AttributeError):
-            return PublishedFacts()  # its own reader says what is wrong
+            return PublishedFacts()  # whoever reads the file next says what is wrong
     public = canonical_name(name)
     if public not in PUBLIC:
         return PublishedFacts()

@@ -1,4 +1,4 @@
-"""A launch line: its launcher, what that starts, and how many ranks."""
+"""Launch lines: which launcher starts what on how many ranks."""
 
 import re
 import shlex
@@ -24,18 +24,18 @@ _AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch
 
 
 def read_launch(argv: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
-    """A launch line taken apart: the launcher, its flags, the target that it runs, and the target's arguments and files.
+    """The parts of a launch line: the launcher, its flags, the target that it runs, and the target's arguments and files.
 
-    Such a line is `accelerate launch --num_processes 2 sft.py --bf16 true`; raises `CourseError` for another.
+    An example is `accelerate launch --num_processes 2 sft.py --bf16 true`. Raises `CourseError` for a line of another form.
     """
     try:
         argv = shlex.split(argv[0]) if len(argv) == 1 else [word for word in argv if word.strip("\\ \n")]
     except ValueError as error:
         raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
-    # What stands before a command.
+    # Variables and commands that may come before the launcher.
     while argv and (re.match(r"[A-Za-z_]\w*=", argv[0]) or argv[0] in ("uv", "run", "srun")):
         argv = argv[1:]
-    if argv and argv[0].endswith(".py"):  # as `uv run` starts a script
+    if argv and argv[0].endswith(".py"):  # `uv run` starts a script in this way
         argv = ["python", *argv]
     launcher = re.sub(r"^python[\d.]+$", "python", Path(argv[0]).name) if argv else ""
     if launcher == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _AS_MODULE:
@@ -62,7 +62,10 @@ def read_launch(argv: list[str]) -> tuple[str, Settings, str, Settings, list[str
 
 
 def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]) -> Settings:
-    """How many ranks a launcher starts; of accelerate also its file, or else the one that `accelerate config` wrote."""
+    """The settings that a launcher adds: the number of ranks, and for accelerate its file or the one by `accelerate config`.
+
+    What is unknown goes into `problems`.
+    """
     settings: Settings = {}
     if launcher == "accelerate":
         config = flags.get("config_file")
@@ -83,7 +86,10 @@ def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]
 
 
 def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
-    """`--name value`, `--name=value`, `--name` alone and `name=value`, with underscores in names; and words that are neither."""
+    """The flags of a line, with underscores in their names, and the other words.
+
+    Flags are `--name value`, `--name=value`, `--name` alone and `name=value`.
+    """
     by_flag, others = {}, []
     name = None
     for word in argv:
@@ -102,7 +108,7 @@ def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
 
 
 def _read_word(word: str) -> object:
-    """A value of a command as YAML reads it: 2 is a number and true is true; text where it is no YAML."""
+    """A word as YAML reads it, so that 2 is a number and true a boolean; the word itself if it is no YAML."""
     try:
         return yaml.safe_load(word)
     except (yaml.YAMLError, ValueError):

@@ -34,7 +34,7 @@ def lengths_of(path: Path) -> list[int]:
 
 
 def describe_lengths(lengths: list[int]) -> str:
-    """A sentence on how lengths are spread, and which is planned for."""
+    """A sentence on the distribution of lengths, and on the one that is planned for."""
     lengths = sorted(lengths)
     median = lengths[len(lengths) // 2]
     percentile = lengths[int(0.99 * len(lengths))]

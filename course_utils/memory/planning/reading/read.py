@@ -1,4 +1,4 @@
-"""What `course plan` is asked about: a model, files, a script, a launch line."""
+"""The arguments of `course plan` as a reading: a model, files of settings, a script, a launch line."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,13 +19,13 @@ from course_utils.memory.planning.reading.settings import (
     require_file,
     text_of,
 )
-from course_utils.memory.planning.reading.tools import UNKNOWN, Tool, Unmodeled, kind_of, tables
+from course_utils.memory.planning.reading.tools import PEFT, UNKNOWN, Tool, Unmodeled, kind_of, tables
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
-# What a script hands over to its trainer; the last two by an older TRL's names.
+# Arguments of a trainer that count; the last two are names of an older TRL.
 _OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
 _IN_BITS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
@@ -34,9 +34,9 @@ _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: int | None = None) -> Reading:
     """Read a model and how it is trained: `arguments` are a model and files in any order, `launch` is the line after `--`.
 
-    A later file counts before an earlier one, and the launch line before all; `ranks` is what a flag says of them, since other
-    values depend on it. No script is run and no pickle opened. Raises `CourseError` for what is none of these, and for a file
-    that says it leaves something out.
+    A later file overrides an earlier one, and the launch line overrides all files. `ranks` is the value of that flag, on which
+    other values depend. No script is run and no pickle is opened. Raises `CourseError` for an argument that is none of these, and
+    for a file that says that it leaves something out.
     """
     arguments = list(arguments)
     settings, problems = {}, {}
@@ -56,7 +56,8 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     if models:
         model = find_model(models[0])
     elif name is not None and isinstance(name.value, str) and name.value.strip():
-        model = find_model({"gpt2": "gpt2-small"}.get(name.value, name.value))  # not the course's toy of that name
+        # Not the course's own small model of that name.
+        model = find_model({"gpt2": "gpt2-small"}.get(name.value, name.value))
     else:
         problem = f"{name.origin} does not write it down" if name is not None else "Nothing names it"
         raise CourseError(
@@ -66,13 +67,13 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    result = Reading(model, settings, tool, describe(model), {"model": "the command" if models else name.origin})
-    result.unmodeled |= problems
-    return result
+    origin = "the command" if models else name.origin
+    result = Reading.from_settings(model, origin, settings, tool, describe(model))
+    return replace(result, unmodeled=result.unmodeled | problems)
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
-    """All keys in TRL's words: those of one tool together, since one decides what another means; a launcher's give way."""
+    """All settings by TRL's keys. Those of one tool are translated together, and those of launchers are overridden."""
     merged: dict[str, tuple[Tool, Settings]] = {}
     for tool, settings in sorted(parts, key=lambda part: bool(part[0].loop)):
         first, others = merged.get(tool.key, (tool, {}))
@@ -112,7 +113,7 @@ def _read_file(
 
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
-    """Refuse a key that nearly spells one that counts, since that one would silently keep its default."""
+    """Refuse a key that is nearly one that counts, which would else silently keep its default."""
     keys = {*tool.defaults, *tool.rename, *tables().unmodeled}
     keys |= {"model_name_or_path", "lora_target_modules", "attn_implementation"}
     for key, value in settings.items():
@@ -122,7 +123,7 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
 
 
 def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings) -> tuple[Tool, Settings]:
-    """The settings of a script; its own parser takes what it knows of the `launch_arguments`."""
+    """The tool and the settings of a script, whose own parser takes those `launch_arguments` that it knows."""
     script = read_script(path, launch_arguments)
     is_trl = any(name.startswith("SFT") for name in script.names)
     takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
@@ -153,7 +154,8 @@ def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: S
         key = "frozen" if name.startswith("requires_grad") else name
         problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
     if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
-        tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})  # Transformers' own, not TRL's
+        # The default of Transformers, which loads the model here.
+        tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})
     if takes_flags or not script.options:
         return tool, settings | launch_arguments
     return tool, settings
@@ -170,7 +172,7 @@ def _list_loaders(script: Script) -> list[str]:
 
 
 def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
-    """The model that a script loads, with its dtype, its attention, its adapters and its 4 bits."""
+    """The settings on the model that a script loads: name, dtype, attention, adapters and 4 bits."""
     settings: Settings = {}
 
     def take(call: Settings, **names: str) -> None:
@@ -187,8 +189,8 @@ def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
         take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
     for call in script.calls.get("LoraConfig", []):
         _note_computed(call, problems)
-        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, "default of peft 0.21")}
-        settings["lora_dropout"] = Value(0.0, "default of peft 0.21")
+        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT}")}
+        settings["lora_dropout"] = Value(0.0, f"default of {PEFT}")
         take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
         take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
     for call in script.calls.get("prepare_model_for_kbit_training", []):
@@ -197,7 +199,7 @@ def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
 
 
 def _read_launch(argv: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
-    """The files that a launch line names and its own arguments, each with its tool; and what its launcher says."""
+    """The files that a launch line names and its arguments, each with its tool, and the launcher's settings."""
     launcher, flags, target, arguments, files = read_launch(argv)
     files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
     if config := arguments.get("config"):
@@ -217,7 +219,7 @@ def _read_launch(argv: list[str], problems: dict[str, Unmodeled]) -> tuple[list[
 
 
 def _read_deepspeed_file(settings: Settings, problems: dict[str, Unmodeled]) -> Settings:
-    """The settings in the file that `deepspeed: FILE` names; Trainer's own count before them."""
+    """The settings in the file that `deepspeed: FILE` names, without those that Trainer's settings have already."""
     file = settings.get("deepspeed")
     if file is None or not isinstance(file.value, str | Computed) or not file.value:
         return {}

@@ -1,4 +1,4 @@
-"""Settings as they stand in a file, a script or a command: each value with its origin."""
+"""The settings in a file, a script or a command, each with its origin."""
 
 import ast
 import operator
@@ -10,7 +10,7 @@ import yaml
 
 from course_utils.errors import CourseError
 
-# Bytes of a file that somebody wrote.
+# The most bytes of a file of settings.
 _MAX_BYTES = 2**20
 _TO_JSON = 'python -c "import torch; print(torch.load({!r}, weights_only=False).to_json_string())" > args.json'
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -26,7 +26,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a script computes instead of writing it down: its source text."""
+    """A value that a script computes: the source of the expression."""
 
     code: str
 
@@ -58,7 +58,10 @@ def text_of(path: Path) -> str:
 
 
 def read_keys(path: Path) -> Settings:
-    """The keys of a YAML or JSON file, inner ones as `outer.inner`; raises `CourseError` where it has none, with the line."""
+    """The settings in a YAML or JSON file, with inner keys as `outer.inner`.
+
+    Raises `CourseError`, with the line if possible, for a file that cannot be read or has no keys.
+    """
     loader = _Loader(text_of(path).replace("\t", "  "))  # JSON may have tabs, which YAML takes nowhere
 
     def walk(node: yaml.MappingNode, outer: str = "") -> Iterator[tuple[str, Value]]:
@@ -82,8 +85,7 @@ def read_keys(path: Path) -> Settings:
 
 @dataclass(frozen=True)
 class Script:
-    """What a Python script writes down: `calls`, by the function's name, with their arguments, the `names` it mentions, and the
-    `options` that a parser of its own takes."""
+    """A Python script's `calls` with their arguments, by function, all `names` in it, and the `options` of its own parser."""
 
     calls: dict[str, list[Settings]]
     names: frozenset[str]
@@ -94,11 +96,11 @@ _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 
 def read_script(path: Path, launch_arguments: Settings) -> Script:
-    """A script by its syntax tree; it is not run.
+    """Read a script from its syntax tree, without running it.
 
-    A value counts where it is written down, also by the name of a constant, as the sum or product of two numbers, or as an option
-    of an `argparse` parser, as the `launch_arguments` set it or else by its default; anything else is `Computed`. Raises
-    `CourseError` where it is no Python.
+    A value is known if it is written down, is the name of a constant, combines two known numbers by +, -, * or //, or is an
+    option of an `argparse` parser (set by `launch_arguments` or by its default). Any other value is `Computed`. Raises
+    `CourseError` for a file that is no Python.
     """
     try:
         tree = ast.parse(text_of(path))
@@ -114,7 +116,7 @@ def read_script(path: Path, launch_arguments: Settings) -> Script:
 
 
 class _ScriptReader:
-    """The values that a script writes down: its constants, and the `options` of its parsers as its launch line sets them."""
+    """Evaluates expressions of a script from its constants and the `options` of its parsers, which the launch line may set."""
 
     def __init__(self, file: str, nodes: list[ast.AST], launch_arguments: Settings):
         self.file = file
@@ -150,7 +152,7 @@ class _ScriptReader:
         return Value(value, f"{self.file}:{node.lineno}")
 
     def evaluate(self, node: ast.expr, depth: int = 0) -> object:
-        """The value that an expression writes down; raises `ValueError` where it is computed."""
+        """The value of an expression; raises `ValueError` if it would have to be computed."""
         match node:
             case ast.Constant(value=value):
                 return value
@@ -176,7 +178,7 @@ class _ScriptReader:
 
 
 def _options_in(nodes: list[ast.AST]) -> dict[str, ast.expr | None]:
-    """The options of a parser of `argparse` by name, each with its default, None where it has none."""
+    """The options of `argparse` parsers by name, each with the expression of its default, or None."""
     options = {}
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":

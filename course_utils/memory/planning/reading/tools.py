@@ -1,4 +1,4 @@
-"""Each tool's settings in TRL's words, to which all of them come, and what it takes where they are silent (`tools.yaml`)."""
+"""The translation of each tool's settings to TRL's keys, and the tools' defaults for absent ones (`tools.yaml`)."""
 
 from collections import ChainMap
 from collections.abc import Mapping
@@ -13,24 +13,26 @@ from course_utils.memory.planning.reading.settings import Settings, Value
 from course_utils.memory.step.recipe import OPTIMIZERS
 
 UNKNOWN, AT_LEAST = "unknown", "at least"
-"""How a verdict must be read if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
-# Keys whose null is a value of its own; of all others it is silence.
+"""How to read the verdict if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
+PEFT = "peft 0.21"
+"""The version whose defaults hold where a script makes adapters or no file names their layers."""
+# Keys for which null is a value; for all others it means that they are absent.
 _NO_BOUND = ("max_length", "max_grad_norm")
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool whose files are read."""
+    """A tool whose files of settings can be read."""
 
     key: str
     name: str  # with its version
     known_by: tuple[str, ...]  # keys that a file of no other tool has
     defaults: Mapping[str, object]  # by TRL's keys
     rename: Mapping[str, str]  # TRL's keys by its own
-    loop: str = ""  # that it runs; empty: the user's own
+    loop: str = ""  # the loop that it runs, of `recipe.LOOPS`; empty if the user writes it
 
     def default(self, key: str) -> Value | None:
-        """The value of an absent key; None where this tool has none."""
+        """The value of an absent key; None if this tool has no default for it."""
         return Value(self.defaults[key], f"default of {self.name}") if key in self.defaults else None
 
     def translate(self, settings: Settings) -> Settings:
@@ -41,13 +43,13 @@ class Tool:
 
 
 class Unmodeled(NamedTuple):
-    """What the plan does not count: how the verdict must then be read, and why."""
+    """Something that the plan does not count: its effect on the verdict (`UNKNOWN` or `AT_LEAST`), and the reason."""
 
     effect: str
     reason: str
 
     def said_by(self, origin: str) -> "Unmodeled":
-        """The same with the place that says it."""
+        """The same with `origin`, where it is said, before the reason."""
         return self._replace(reason=f"{origin}: {self.reason}")
 
     def __str__(self):
@@ -56,7 +58,7 @@ class Unmodeled(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """What `tools.yaml` holds: the tools, what is not modeled by key, names of optimizers, and peft's layers by family."""
+    """The content of `tools.yaml`: tools, what is not modeled, optimizers' names, and peft's layers by family."""
 
     tools: dict[str, Tool]
     unmodeled: dict[str, Unmodeled]
@@ -66,7 +68,7 @@ class Tables:
 
 @cache
 def tables() -> Tables:
-    """The tables, read once."""
+    """The content of `tools.yaml`, which is read once."""
     text = Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8")
     tools, unmodeled, optimizers, targets = yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     trainer = tools["trainer"]
@@ -85,14 +87,14 @@ def tables() -> Tables:
 
 
 def kind_of(settings: Settings) -> Tool | None:
-    """The tool whose files have such keys; None if there is none."""
+    """The tool whose files have some of these keys; None if there is none."""
     tools = tables().tools
     order = ("axolotl", "llama-factory", "accelerate", "deepspeed", "trl", "trainer")
     return next((tools[key] for key in order if settings.keys() & set(tools[key].known_by)), None)
 
 
 def _is_on(settings: Settings, key: str, *values: object) -> bool:
-    """Whether a key has one of these values, or without any is on."""
+    """Whether the setting has one of `values`, or without `values` whether it is true."""
     value = settings.get(key, Value(None, "")).value
     return value in values if values else bool(value)
 

@@ -1,4 +1,4 @@
-"""The arguments of `course plan` as values. Functions import what needs torch, since a stored answer needs none."""
+"""The question that the arguments of `course plan` ask. Functions import what needs torch, since a stored answer needs none."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.cli.card import read_card
+from course_utils.cli.planning.card import read_card
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step.recipe import LOOPS, Recipe, read_fields
 
@@ -21,7 +21,7 @@ FUNCTION_MARK = ".py:"
 
 
 def defaults_of(loop: str) -> dict:
-    """The command's default fields of a recipe for this loop."""
+    """The fields of a recipe that the command sets by default for this loop. Raises `CourseError` for an unknown one."""
     if loop not in LOOPS:
         raise CourseError(f"No loop is called {loop!r}; {suggest(loop, LOOPS)}")
     return {"device": "cuda", **LOOPS[loop]}
@@ -29,9 +29,9 @@ def defaults_of(loop: str) -> dict:
 
 @dataclass(frozen=True)
 class Question:
-    """The `arguments` of a command line, the `model` by its name or path, and what files or a launch line say of its training.
+    """The `arguments` of a command line, the model's name or path, and the `reading` of files and launch line.
 
-    `reading` is None where there is a model alone.
+    `reading` is None if the arguments name only a model.
     """
 
     arguments: argparse.Namespace
@@ -40,7 +40,7 @@ class Question:
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> "Question":
-        """Read the files and the launch line; a model alone is not read, which takes no time."""
+        """The question in `arguments`, from the files and the launch line; a model alone needs no reading, which saves time."""
         from course_utils.models import is_model
 
         word = arguments.model[0] if len(arguments.model) == 1 and arguments.launch is None else ""
@@ -61,30 +61,30 @@ class Question:
 
     @cached_property
     def card(self) -> tuple[int, str | None]:
-        """The bytes of the card, and the machine whose seconds are asked for."""
+        """The bytes of the card, and the name of the machine for which to predict seconds, or None."""
         return read_card(self.arguments.memory, self.arguments.machine)
 
     @cached_property
     def lengths(self) -> list[int]:
-        """The lengths of the examples in `--data`; none without it."""
+        """The lengths in tokens of the examples in `--data`; empty without it."""
         from course_utils.memory.planning.reading.lengths import lengths_of
 
         return lengths_of(self.arguments.data) if self.arguments.data else []
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe to plan, for the longest example where lengths are known."""
+        """The recipe to plan, with the longest of the known lengths."""
         recipe = self.recipe_with("")
         return replace(recipe, sequence=max(self.lengths)) if self.lengths else recipe
 
     def recipe_with(self, changes: str) -> Recipe:
-        """The recipe of the options, changed as `checkpointing,batch=4` says."""
+        """The recipe of the options with `changes`, such as `checkpointing,batch=4`."""
         arguments = self.arguments
         reading = self.reading
         settings = (reading.fields if reading else _fields_in(arguments)) | read_fields(changes)
         loop = arguments.loop or (reading and reading.tool.loop) or DEFAULT_LOOP
         values = {**defaults_of(loop), **settings}
-        if values.get("in_backward") and "clipping" not in settings:  # which looks at all gradients together
+        if values.get("in_backward") and "clipping" not in settings:  # clipping needs all gradients at once
             values["clipping"] = False
         if "context_parallel" in values:
             values.setdefault("ranks", values["context_parallel"])
@@ -109,7 +109,10 @@ class Question:
 
 
 def _load_source(model: str) -> "Source":
-    """The model that FILE.py:FUNCTION makes, with the examples that a function `batch` in the same file makes."""
+    """The model that FILE.py:FUNCTION makes, with the examples of a function `batch` in the same file, if there is one.
+
+    Raises `CourseError` if there is no such file or function, and for a function that requires arguments.
+    """
     from runpy import run_path
 
     from course_utils.memory.step.model import source_of

@@ -1,8 +1,8 @@
-"""A card by its name or its size, and the machine whose seconds are predicted."""
+"""Cards read from names and sizes, and the machine for which seconds are predicted."""
 
 import pytest
 
-from course_utils.cli.card import read_card
+from course_utils.cli.planning.card import read_card
 from course_utils.errors import CourseError
 from course_utils.units import GiB, MiB
 

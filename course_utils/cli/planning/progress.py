@@ -1,4 +1,4 @@
-"""Progress of `course plan` on stderr."""
+"""Messages of `course plan` on stderr while it works."""
 
 import sys
 import time
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from course_utils.memory.planning.answer import Plan, Row
 
 LONG = 5.0
-"""Seconds after which somebody who sees no counter is told how long it takes."""
-# Seconds between the lines after that.
+"""Seconds after which, without a terminal, a line says how long a plan takes."""
+# Seconds between the next lines.
 _INTERVAL = 30.0
 
 
 class StderrProgress(Progress):
-    """A counter in a terminal, and results as soon as they are known; elsewhere a line now and then."""
+    """Shows a counter and results in a terminal; elsewhere prints a line now and then."""
 
     def __init__(self):
         self.start = time.monotonic()
@@ -26,7 +26,7 @@ class StderrProgress(Progress):
         self.verdict = ""
 
     def report(self, activity: str) -> None:
-        """Print what is being done, after the verdict: every time in a terminal, elsewhere now and then."""
+        """Print the verdict so far and `activity`, a phrase: always in a terminal, elsewhere now and then."""
         passed = time.monotonic() - self.start
         activity = f"{self.verdict}{activity}"
         if self.is_terminal and passed > 1:
@@ -52,11 +52,11 @@ class StderrProgress(Progress):
             note(f"\r\033[K{headline}")
 
     def close(self) -> None:
-        """Take the counter away."""
+        """Erase the counter."""
         if self.is_terminal:
             note("\r\033[K", end="")
 
 
 def note(text: str, end: str = "\n") -> None:
-    """Write to stderr, which a pipe does not take."""
+    """Write `text` to stderr, so that it does not get into a pipe."""
     print(text, end=end, file=sys.stderr, flush=True)

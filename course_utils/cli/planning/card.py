@@ -1,4 +1,4 @@
-"""The card that `course plan` is asked about."""
+"""The card in a question to `course plan`."""
 
 import re
 
@@ -7,12 +7,15 @@ from course_utils.hardware import MACHINES, canonical_name
 from course_utils.units import GiB, MiB
 
 _UNITS = {"GB": GiB, "GIB": GiB, "MB": MiB, "MIB": MiB, "TB": 1024 * GiB, "TIB": 1024 * GiB}
-# From this number on it is a card's, such as 3090.
+# A number from this one on is a card's name, such as 3090, and not a size in GB.
 _MIN_CARD_NUMBER = 1000
 
 
 def read_card(memory: str, machine: str | None) -> tuple[int, str | None]:
-    """The bytes of a card by its name or its size, and the machine whose seconds are asked for."""
+    """The bytes of a card, from its name or size in `memory`, and the name of the machine for which to predict seconds, or None.
+
+    Raises `CourseError` for an unknown card or machine, and for a size without a unit.
+    """
     card = canonical_name(memory)
     if machine:
         machine = canonical_name(machine)

@@ -1,4 +1,4 @@
-"""Answers of `course plan`, stored under a key of all that they depend on."""
+"""Stored answers of `course plan`, by a key of everything on which they depend."""
 
 import hashlib
 import json
@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from course_utils.cli.question import Question
+from course_utils.cli.planning.question import Question
 from course_utils.store import Section
 
 
 class Answer(NamedTuple):
-    """The text, its content as plain values, and the exit code."""
+    """An answer's text, its content as plain values, and the exit code."""
 
     text: str
     values: dict | list
@@ -24,8 +24,8 @@ _ANSWERS = Section("plans", lambda fields: Answer(*fields))
 
 
 def find_answer(question: Question, compute: Callable[[Question], Answer]) -> Answer:
-    """The stored answer, or else that of `compute`, which is then stored."""
-    if question.is_function:  # its code may call other files, of which nothing is known
+    """The stored answer to `question`, or else that of `compute`, which is then stored."""
+    if question.is_function:  # its code may use files that are not in the key
         return compute(question)
     key = _key_of(question)
     answer = None if question.arguments.again or question.arguments.measure else _ANSWERS.get(key)
@@ -36,7 +36,7 @@ def find_answer(question: Question, compute: Callable[[Question], Answer]) -> An
 
 
 def _key_of(question: Question) -> str:
-    """A key of the question's arguments, the files that it names, the course's code and the versions of the libraries."""
+    """A hash of the question's arguments, of the files that it names, of the course's code and of the libraries' versions."""
     arguments = question.arguments
     paths = [Path(path) for path in (question.model, arguments.teacher, arguments.data, arguments.explain) if path]
     files = [(path / "config.json" if path.is_dir() else path) for path in paths]
@@ -45,7 +45,7 @@ def _key_of(question: Question) -> str:
 
 
 def _canonical_arguments(question: Question) -> dict[str, str]:
-    """The arguments, with models and cards by the course's names for them, and for a folder of data its files."""
+    """The arguments as texts, with the course's names for models and cards, and with the files in a folder of data."""
     from course_utils import hardware, models
 
     values = vars(question.arguments) | {"model": question.model, "reading": question.reading}
@@ -53,14 +53,14 @@ def _canonical_arguments(question: Question) -> dict[str, str]:
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if values[name] and not Path(texts[name]).exists():
             texts[name] = room.canonical_name(texts[name])
-    if values["data"]:  # by what tells one content from another without reading it
+    if values["data"]:  # by names, sizes and times, so that they need not be read
         files = ((path.name, path.stat()) for path in sorted(Path(values["data"]).glob("*")))
         texts["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in files])
     return texts
 
 
 def _code_files() -> list[Path]:
-    """The course's code and its tables of tools, models and formulas, by which a later version may answer otherwise."""
+    """The files of the course's code, tables and formulas, with which another version may answer differently."""
     import course_utils
 
     code = Path(course_utils.__file__).parent
