@@ -47,7 +47,7 @@ def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
 
 
 def _read_parsed(description: dict) -> ParsedCell:
-    flags = {name: description[name] is True for name in ("is_check", "opaque")}
+    flags = {name: description[name] is True for name in ("is_valid", "is_check", "opaque")}
     names = {name: frozenset(map(str, description[name])) for name in ("defines", "binds", "uses", "changes")}
     return ParsedCell(**flags, **names)
 

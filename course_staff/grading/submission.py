@@ -37,6 +37,7 @@ class UnreadableError(Exception):
 class ParsedCell:
     """What Python's parser says of a cell."""
 
+    is_valid: bool = False  # whether it can be parsed
     is_check: bool = False  # whether it does nothing but call `check(...)`
     defines: frozenset[str] = frozenset()  # names by `def`, `class` or an assignment
     binds: frozenset[str] = frozenset()  # names in any way
@@ -105,6 +106,7 @@ def parse_cell(source: str) -> ParsedCell:
         return ParsedCell()
     uses, binds = of_table(table)
     return ParsedCell(
+        is_valid=True,
         is_check=bool(tree.body) and all(map(_is_check, tree.body)),
         defines=frozenset(_definitions_in(tree.body)),
         binds=frozenset(binds),
@@ -229,7 +231,7 @@ def _may_define(cell: Cell, name: str) -> bool:
     """Whether a marked cell may be the answer. A cell with only a marker is none (the cell was split); one that does not parse,
     or that uses magics or `exec`, may be one."""
     is_code = any(line.strip() and not line.lstrip().startswith("#") for line in cell.source.splitlines())
-    unseen = cell.parsed == ParsedCell() or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
+    unseen = not cell.parsed.is_valid or cell.parsed.opaque or "get_ipython" in cell.parsed.uses
     return is_code and (unseen or name in cell.parsed.binds)
 
 

@@ -35,7 +35,7 @@ def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe,
     try:
         assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [ParsedCell(), ParsedCell()]
         name = frozenset({"f"})
-        assert asking.parse_in_sandbox(["f = 1"], lane) == [ParsedCell(defines=name, binds=name)]
+        assert asking.parse_in_sandbox(["f = 1"], lane) == [ParsedCell(is_valid=True, defines=name, binds=name)]
     finally:
         lane.close()
 

@@ -45,6 +45,11 @@ def test_the_answer_is_run_alone_and_else_with_every_cell_that_answers_nothing()
     assert result.notes == ()
 
 
+@pytest.mark.parametrize("experiment", ["1 + 1", '"a note"', "None"])
+def test_a_marked_cell_below_the_answer_that_defines_nothing_is_none(experiment):
+    assert sources_of(answer(RIGHT, f"# EXERCISE q1\n{experiment}").cells) == [(RIGHT, True)]
+
+
 USES = "# EXERCISE q1\ndef f(x):\n    y = 1\n    return helper(math.sqrt(x + y))"
 REQUIRED_CELLS = {
     "above": ("import math", "def helper(x): return x"),
