@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from course_staff.demos.script import Demo, Step
-from course_staff.notebooks.cell_names import find_needs, of_statement, statements_of
+from course_staff.notebooks.cell_names import find_needs, names_in_statement, statements_of
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.setup_cell import is_setup
 from course_utils.errors import CourseError
@@ -58,7 +58,7 @@ def cells_by_step(demo: Demo) -> Iterator[tuple[Step, list[NotebookNode], Notebo
 
 def _split_off_definitions(cell: NotebookNode) -> list[NotebookNode]:
     """The statements that import or define something which no other statement of the cell binds."""
-    statements = [(statement, of_statement(statement)[1]) for statement in statements_of(cell.source)]
+    statements = [(statement, names_in_statement(statement)[1]) for statement in statements_of(cell.source)]
     count = Counter(name for _, names in statements for name in names)
     return [
         new_code_cell(ast.unparse(statement), id=cell.id)

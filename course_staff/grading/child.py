@@ -110,7 +110,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
             control.close()
             os.close(lifeline)
             limits.end_with_parent()
-            _and_exit(run_question_process, read, write, folder)
+            _exit_with(run_question_process, read, write, folder)
         os.close(read)
         os.close(write)
         code = _watch(child, lifeline, kind)
@@ -158,7 +158,7 @@ def _watch(child: int, lifeline: int, kind: str) -> int:
         os.close(process)
 
 
-def _and_exit(work: Callable[..., int], *arguments) -> None:
+def _exit_with(work: Callable[..., int], *arguments) -> None:
     """End this forked process with the code that `work` returns, without closing what its parent had opened."""
     code = 1
     try:

@@ -35,7 +35,7 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
 def head(records: list[Record], set_name: str) -> str:
     """How many submissions there are, the share of all points that they have, and how many could not be graded."""
     graded = [record for record in records if not record.get("failed")]
-    points, maximum = (sum(record[name] for record in graded) for name in ("points", "of"))
+    points, maximum = (sum(record[name] for record in graded) for name in ("points", "max_points"))
     share = f", {points / maximum:.0%} of all points" if maximum else ""
     ungraded = f", {len(records) - len(graded)} not graded" if len(graded) < len(records) else ""
     return f"{set_name}: {format_counted(len(records), 'submission')}{share}{ungraded}"
@@ -91,14 +91,14 @@ def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[t
     odd = "they ended their process or returned something that cannot be judged"
     rows_by_title = {
         "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
-        f"Answers to look at: {odd}": _to_look_at(records),
+        f"Answers to look at: {odd}": _list_suspicious_answers(records),
         "Identical files": _copies(records),
         "Ignored, because they are not notebooks": [(0, name) for name in others],
     }
     return [(title, rows) for title, rows in rows_by_title.items() if rows]
 
 
-def _to_look_at(records: list[Record]) -> list[tuple[int, str]]:
+def _list_suspicious_answers(records: list[Record]) -> list[tuple[int, str]]:
     """Students, each with the questions whose answer ended in a way that honest ones seldom do."""
     ids_of: dict[str, list[str]] = {}
     for record in records:

@@ -14,8 +14,9 @@ import struct
 import torch
 
 from course_utils.errors import CourseError
+from course_utils.grading.values import DEEPEST
 
-DEEPEST = 24  # containers within each other
+DEEPEST_MESSAGE = DEEPEST + 4  # containers within each other: a value's, and the reply's around it
 LONGEST_TEXT = 400  # characters of a text that comes back beside the values; both ends cut it
 LONGEST_TREE = 16 * 2**20  # bytes of a message's JSON
 LONGEST_MESSAGE = 64 * 2**20  # bytes
@@ -42,7 +43,8 @@ class TornError(Exception):
 def dump(values: object) -> bytes:
     """`values` (numbers, strings, truth values, None, CPU tensors, and lists and dicts of these) as bytes.
 
-    Raises `EncodingError` for anything else, for what is nested deeper than `DEEPEST`, and for more than `LONGEST_MESSAGE` bytes.
+    Raises `EncodingError` for anything else, for what is nested deeper than `DEEPEST_MESSAGE`, and for more than
+    `LONGEST_MESSAGE` bytes.
     """
     tensors: list[torch.Tensor] = []
     try:
@@ -60,8 +62,8 @@ def dump(values: object) -> bytes:
 
 
 def _pack(value: object, tensors: list, depth: int = 0) -> object:
-    if depth > DEEPEST:
-        raise EncodingError(f"The values are nested more than {DEEPEST} deep; give flatter ones.")
+    if depth > DEEPEST_MESSAGE:
+        raise EncodingError(f"The values are nested more than {DEEPEST_MESSAGE} deep; give flatter ones.")
     if type(value) is int and abs(value) >= _BIGGEST:
         raise EncodingError("A whole number has more than 4,000 digits; give a smaller one.")
     if type(value) in (bool, int, float, str, type(None)):
@@ -108,7 +110,7 @@ class _Reader:
     def unpack(self, tree: object, depth: int = 0) -> object:
         self.values += 1
         self.tensors += type(tree) is dict and "tensor" in tree
-        if depth > DEEPEST or self.values > MOST_VALUES or self.tensors > MOST_TENSORS:
+        if depth > DEEPEST_MESSAGE or self.values > MOST_VALUES or self.tensors > MOST_TENSORS:
             raise EncodingError(
                 f"It is nested too deep, or holds more than {MOST_VALUES:,} values or {MOST_TENSORS:,} tensors; "
                 "give fewer, in larger tensors."
@@ -127,7 +129,7 @@ class _Reader:
     def _unpack_tensor(self, name: str, shape: list) -> torch.Tensor:
         if type(shape) is not list or not all(type(size) is int and 0 <= size <= LONGEST_MESSAGE for size in shape):
             raise EncodingError("A tensor of the message has a shape that there is not.")
-        if name not in _DTYPES or len(shape) > DEEPEST:
+        if name not in _DTYPES or len(shape) > DEEPEST_MESSAGE:
             raise EncodingError("A tensor of the message has a dtype or a shape that there is not.")
         dtype = _DTYPES[name]
         start = self.position

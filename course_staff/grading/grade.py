@@ -87,7 +87,7 @@ class SubmissionGrader:
             self.starved_indices.clear()
             self.grade = {
                 "points": 0,
-                "of": self.exercise_set.points,
+                "max_points": self.exercise_set.points,
                 "notes": [note],
                 "questions": [],
                 "failed": True,
@@ -99,7 +99,7 @@ class SubmissionGrader:
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
         notes = [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
-        self.grade = {"points": 0, "of": self.exercise_set.points, "notes": notes, "questions": []}
+        self.grade = {"points": 0, "max_points": self.exercise_set.points, "notes": notes, "questions": []}
 
     def _grade(self, indices: Iterable[int], lane: Lane, is_alone: bool) -> None:
         """Run the public cases of all these questions, then the hidden cases of those that may go on."""
@@ -133,7 +133,11 @@ class SubmissionGrader:
 
     def _drop_sentences(self) -> None:
         for question_record in self.grade["questions"]:
-            question_record |= {"notes": [], "diagnosis": "", "shown": {**question_record["shown"], "diagnosis": ""}}
+            question_record |= {
+                "notes": [],
+                "diagnosis": "",
+                "public_diagnosis": {**question_record["public_diagnosis"], "diagnosis": ""},
+            }
             for verdict in question_record["public"] + question_record["hidden"]:
                 verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
 
@@ -166,13 +170,13 @@ class QuestionGrader:
     def may_go_on(self, question_record: QuestionRecord) -> bool:
         """Whether the hidden cases are to be run, after the public ones."""
         passed = _passes(question_record["public"])
-        is_enough = question_record["parts"] or passed == len(self.prepared.public.cases)
+        is_enough = question_record["in_parts"] or passed == len(self.prepared.public.cases)
         return passed and is_enough and bool(self.prepared.hidden.cases)
 
     def grade_hidden(self, question_record: QuestionRecord) -> None:
         """Put the hidden cases into the record."""
         cases = self.prepared.hidden.cases
-        replies = self._ask(self.prepared.hidden, question_record["whole"])
+        replies = self._ask(self.prepared.hidden, question_record["ran_all_cells"])
         self.needs_rerun = replies.starved and not self.is_alone
         result = self._judge_safely(cases, replies.outcomes)
         question_record["hidden"] = _case_records(result)
@@ -183,7 +187,7 @@ class QuestionGrader:
     def _ask_public(self, with_all_cells: bool) -> tuple[QuestionRecord, bool]:
         replies = self._ask(self.prepared.public, with_all_cells)
         question_record = self._record_public(replies.outcomes, [*self.answer.notes, *replies.notes])
-        return question_record | {"whole": with_all_cells}, replies.starved
+        return question_record | {"ran_all_cells": with_all_cells}, replies.starved
 
     def _ask(self, part: PreparedCases, with_all_cells: bool) -> Replies:
         cells = self.answer.all_cells if with_all_cells else self.answer.cells
@@ -199,15 +203,15 @@ class QuestionGrader:
             "id": question.id,
             "title": question.title,
             "points": 0,  # `SubmissionGrader` counts these, and the cases that were not run
-            "of": result.max_points,
-            "parts": question.parts,
-            "refusing": question.share is not None,
+            "max_points": result.max_points,
+            "in_parts": question.parts,
+            "is_test": question.share is not None,
             "difficulty": question.difficulty,
             "minutes": question.minutes,
             "state": "passed" if result.passed else failure,
             "mistake": result.mistake,
             "diagnosis": result.diagnosis,
-            "shown": {"diagnosis": result.diagnosis, "hint": result.hint},
+            "public_diagnosis": {"diagnosis": result.diagnosis, "hint": result.hint},
             "public": _case_records(result),
             "hidden": [],
             "not_run": 0,

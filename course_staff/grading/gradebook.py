@@ -104,7 +104,7 @@ class Gradebook:
         ungraded = [record["student"] for record in records if record.get("failed")]
         graded = {record["student"]: record for record in records if not record.get("failed")}
         target = self._target(set_name)
-        maximum = max((record["of"] for record in graded.values()), default=0)
+        maximum = max((record["max_points"] for record in graded.values()), default=0)
         points, unmatched = self._match(graded)
         remarks = _say_left_out("not graded, because the grader itself failed", ungraded)
         remarks += [*unmatched, *self._differing_worth(target, maximum)]

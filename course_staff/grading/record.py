@@ -31,16 +31,16 @@ class QuestionRecord(TypedDict):
     id: str
     title: str
     points: Number
-    of: Number
-    parts: bool  # each right case earns its share
-    refusing: NotRequired[bool]  # the answer is a test, which earns points for what it refuses
+    max_points: Number
+    in_parts: bool  # each right case earns its share
+    is_test: NotRequired[bool]  # the answer is a test, which earns points for what it refuses
     difficulty: NotRequired[int]
     minutes: NotRequired[int]
     state: Literal["passed", "failed", "untouched", "missing"]
-    whole: NotRequired[bool]  # whether all cells without an answer were run, too
+    ran_all_cells: NotRequired[bool]  # whether all cells without an answer were run, too
     mistake: NotRequired[str]
     diagnosis: str  # of hidden cases too
-    shown: PublicDiagnosis
+    public_diagnosis: PublicDiagnosis
     figures: NotRequired[object]  # what the leaderboard compares, by name
     public: list[CaseRecord]
     hidden: list[CaseRecord]
@@ -54,7 +54,7 @@ class Grade(TypedDict):
     """The grade of one submission, as `grade.grade_all` gives it."""
 
     points: Number
-    of: Number
+    max_points: Number
     notes: list[str]
     questions: list[QuestionRecord]
     failed: NotRequired[bool]  # the grader itself failed

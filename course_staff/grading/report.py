@@ -181,9 +181,11 @@ def table(records: list[Record]) -> str:
         points = {question["id"]: question["points"] for question in record["questions"]}
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
         if record.get("failed"):  # nothing is known, which is not the same as no points
-            rows.append([record["student"], "", record["of"], *("" for _ in ids), notes])
+            rows.append([record["student"], "", record["max_points"], *("" for _ in ids), notes])
             continue
-        rows.append([record["student"], record["points"], record["of"], *(points.get(name, 0) for name in ids), notes])
+        rows.append(
+            [record["student"], record["points"], record["max_points"], *(points.get(name, 0) for name in ids), notes]
+        )
     return csv_text(rows)
 
 
@@ -212,7 +214,7 @@ def page(record: Record, letter: str = "", title: str = "") -> str:
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
     """(id, advice) of the first few questions without full points: wrong answers, then those not written."""
-    lacking = [question for question in record["questions"] if question["points"] < question["of"]]
+    lacking = [question for question in record["questions"] if question["points"] < question["max_points"]]
     comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
     answered = [
         question for question in lacking if question["state"] in ("failed", "passed") or question["id"] in comments
@@ -221,14 +223,14 @@ def _next_steps(record: Record) -> list[tuple[str, str]]:
     for question in lacking:
         if question not in answered:
             minutes = f", {question['minutes']} minutes" if "minutes" in question else ""
-            points = format_counted(question["of"], "point")
+            points = format_counted(question["max_points"], "point")
             steps.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
     return steps[:_MOST_STEPS]
 
 
 def _advice(question: QuestionRecord, comment: str) -> str:
     """What the grader says of an answer, and the instructor's comment beside it."""
-    sentence = question["shown"]["diagnosis"] or question["shown"]["hint"]
+    sentence = question["public_diagnosis"]["diagnosis"] or question["public_diagnosis"]["hint"]
     if not comment:
         return sentence or _WRONG
     return f"{sentence} Comment: {comment}" if sentence else comment
@@ -273,7 +275,7 @@ def _picture(records: list[Record], questions: Sequence[class_summary.QuestionSu
     graded = [record for record in records if record["questions"] and not record.get("failed")]
     if not (graded and questions):
         return None
-    maximum = max(record["of"] for record in graded)
+    maximum = max(record["max_points"] for record in graded)
     return _draw(class_figure, [record["points"] for record in graded], maximum, questions)
 
 
@@ -317,7 +319,7 @@ def board_table(leaderboards: Sequence[Leaderboard]) -> str:
 
 def _maxima(records: Sequence[Record]) -> dict[str, float]:
     """Id of each question, in order, to its maximum."""
-    return {question["id"]: question["of"] for record in records for question in record["questions"]}
+    return {question["id"]: question["max_points"] for record in records for question in record["questions"]}
 
 
 def _public_lines(question: QuestionRecord, with_messages: bool) -> list[Line]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from course_staff.notebooks.cell_names import of_table
+from course_staff.notebooks.cell_names import names_in_table
 from course_utils.files import exercises_of
 from course_utils.grading.run import is_untouched
 
@@ -104,7 +104,7 @@ def parse_cell(source: str) -> ParsedCell:
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written code, text to break parsers
         return ParsedCell()
-    uses, binds = of_table(table)
+    uses, binds = names_in_table(table)
     return ParsedCell(
         is_valid=True,
         is_check=bool(tree.body) and all(map(_is_check, tree.body)),

@@ -20,15 +20,15 @@ def uses_and_binds(source: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names that a cell uses from elsewhere, and those that it binds; none of both for IPython's own syntax."""
     free, bound = set(), set()
     for statement in statements_of(source):
-        uses, binds = of_statement(statement)
+        uses, binds = names_in_statement(statement)
         free |= uses - bound
         bound |= binds
     return frozenset(free - set(dir(builtins))), frozenset(bound)
 
 
-def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
+def names_in_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     """The names that one statement uses from elsewhere, built-in ones too, and those that it binds."""
-    uses, binds = of_table(symtable.symtable(ast.unparse(statement), "cell", "exec"))
+    uses, binds = names_in_table(symtable.symtable(ast.unparse(statement), "cell", "exec"))
     # A loop or a definition binds its own names before it uses them.
     if not isinstance(statement, ast.Assign | ast.AnnAssign):
         uses -= binds
@@ -37,7 +37,7 @@ def of_statement(statement: ast.stmt) -> tuple[set[str], set[str]]:
     return uses | augmented, binds
 
 
-def of_table(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
+def names_in_table(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     """The names that code uses at its top level and, in functions and classes, from there; and those that it binds there."""
     uses, binds = set(), set()
     stack = [table]

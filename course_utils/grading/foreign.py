@@ -46,7 +46,7 @@ class _ForeignFileError(ForeignError, OSError):
 
 
 @contextmanager
-def without(names: Iterable[str]) -> Iterator[None]:
+def disable(names: Iterable[str]) -> Iterator[None]:
     """Disable `names` in the block: dotted names of modules, with all below them, classes and functions.
 
     Raises `CourseError` for a name that does not exist.
@@ -111,7 +111,7 @@ def _take_away(names: Iterable[str], undo: ExitStack, for_good: bool = False) ->
             _empty(functions, name, undo)
         else:
             raise CourseError(f"{name} cannot be replaced by an answer; name a module, a class or a function.")
-    finder = _Absent(tuple(absent), for_good)
+    finder = _RefusingImporter(tuple(absent), for_good)
     sys.meta_path.insert(0, finder)
     undo.callback(sys.meta_path.remove, finder)
     return modules
@@ -167,12 +167,12 @@ def _take_operator(name: str, undo: ExitStack) -> None:
     with warnings.catch_warnings(action="ignore"):  # torch's, that a kernel is replaced
         for overload in getattr(torch.ops.aten, name).overloads():
             full_name = name if overload == "default" else f"{name}.{overload}"
-            library.impl(full_name, _StandIn(f"torch.{name}"), "CPU", allow_override=True)
+            library.impl(full_name, _RefusingModule(f"torch.{name}"), "CPU", allow_override=True)
     _LIBRARIES.append(library)
     undo.callback(library._destroy)
 
 
-class _Absent(MetaPathFinder, Loader):
+class _RefusingImporter(MetaPathFinder, Loader):
     """An importer for these modules and those below them, which loads none."""
 
     def __init__(self, names: tuple[str, ...], for_good: bool):
@@ -190,19 +190,19 @@ class _Absent(MetaPathFinder, Loader):
         """Raises `ForeignError`; for good, only the module's attributes do so, when they are used."""
         if not self.for_good:
             raise ForeignError(module.__name__)
-        module.__getattr__ = _StandIn(module.__name__).__getattr__
+        module.__getattr__ = _RefusingModule(module.__name__).__getattr__
 
 
-class _StandIn:
+class _RefusingModule:
     """A placeholder for a disabled module: its attributes can be named; calls and subclassing raise `ForeignError`."""
 
     def __init__(self, name: str):
         self._name = name
 
-    def __getattr__(self, name: str) -> "_StandIn":
+    def __getattr__(self, name: str) -> "_RefusingModule":
         if name.startswith("__"):
             raise AttributeError(name)
-        return _StandIn(f"{self._name}.{name}")
+        return _RefusingModule(f"{self._name}.{name}")
 
     def __call__(self, *_, **__):
         raise ForeignError(self._name)

@@ -21,7 +21,7 @@ import course_utils
 from course_utils.distributed import RankError
 from course_utils.distributed.launch import wait_for_server
 from course_utils.errors import shorten
-from course_utils.grading.foreign import ForeignError, without
+from course_utils.grading.foreign import ForeignError, disable
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import CASE_SECONDS, UNTOUCHED, Case, Question
 from course_utils.grading.time_limit import OutOfTime, time_limit
@@ -45,7 +45,7 @@ def run_cases(
     should replace is disabled. After an endless loop the remaining cases get its outcome without being run."""
     seconds = question.case_seconds(seconds)
     outcomes: list[Outcome] = []
-    with without(question.replaces):
+    with disable(question.replaces):
         for case in cases:
             outcomes.append(run_case(question, answer, case, seconds))
             if outcomes[-1].kind in ENDLESS:

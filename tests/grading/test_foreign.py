@@ -11,7 +11,7 @@ from sample_question import FIELDS, define, grade_answer
 from course_utils import optim
 from course_utils.errors import CourseError
 from course_utils.grading import function
-from course_utils.grading.foreign import ForeignError, without
+from course_utils.grading.foreign import ForeignError, disable
 from course_utils.grading.kinds import stream
 from course_utils.grading.question import Case
 
@@ -55,16 +55,16 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_every_way_to_what_is_replaced_is_closed_and_opened_again(use):
     optimizer = ready()
-    with without(NAMES), pytest.raises(ForeignError, match=r"torch|course_utils\.optim"):
+    with disable(NAMES), pytest.raises(ForeignError, match=r"torch|course_utils\.optim"):
         USES[use](optimizer)
     with torch.no_grad():
         USES[use](ready())
 
 
 def test_a_module_is_not_loaded_a_second_time(monkeypatch):
-    with without(NAMES), pytest.raises(ForeignError, match=r"torch\.optim\.adamw"):
+    with disable(NAMES), pytest.raises(ForeignError, match=r"torch\.optim\.adamw"):
         importlib.reload(ADAMW)
-    with without(NAMES):
+    with disable(NAMES):
         monkeypatch.delitem(sys.modules, "torch.optim.adamw")
         with pytest.raises(ForeignError, match=r"torch\.optim\.adamw"):
             importlib.import_module("torch.optim.adamw")
@@ -73,14 +73,14 @@ def test_a_module_is_not_loaded_a_second_time(monkeypatch):
 def test_a_package_that_is_not_loaded_is_there_and_cannot_be_imported(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "bitsandbytes"]:
         monkeypatch.delitem(sys.modules, name)
-    with without(NAMES):
+    with disable(NAMES):
         assert importlib.util.find_spec("bitsandbytes")  # who only asks gets no error
         with pytest.raises(ForeignError, match="bitsandbytes"):
             importlib.import_module("bitsandbytes.optim")
 
 
 def test_the_rest_of_the_library_works_meanwhile():
-    with without(NAMES):
+    with disable(NAMES):
         torch.optim.SGD(parameters(), lr=0.1).step()
         torch.optim.lr_scheduler.ExponentialLR(torch.optim.SGD(parameters(), lr=0.1), 0.5)
         assert issubclass(type("Mine", (torch.optim.Optimizer,), {}), torch.optim.Optimizer)
@@ -89,7 +89,7 @@ def test_the_rest_of_the_library_works_meanwhile():
 def test_a_function_that_remembers_its_results_forgets_them():
     book = importlib.import_module("course_utils.optim.codebook").dynamic_codebook
     before = book(True)
-    with without(["course_utils.optim.codebook"]), pytest.raises(ForeignError, match="dynamic_codebook"):
+    with disable(["course_utils.optim.codebook"]), pytest.raises(ForeignError, match="dynamic_codebook"):
         book(True)
     assert torch.equal(book(True), before)
 
@@ -98,12 +98,12 @@ def test_a_function_is_found_in_a_module_that_is_not_loaded_yet(monkeypatch):
     monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
     monkeypatch.delitem(sys.modules, "wsgiref", raising=False)
     importlib.import_module("wsgiref")
-    with without(["wsgiref.util.guess_scheme"]), pytest.raises(ForeignError, match="guess_scheme"):
+    with disable(["wsgiref.util.guess_scheme"]), pytest.raises(ForeignError, match="guess_scheme"):
         importlib.import_module("wsgiref.util").guess_scheme({})
 
 
 def test_a_name_that_is_nothing_of_the_kind_is_said():
-    with pytest.raises(CourseError, match=r"torch\.float32 cannot be replaced"), without(["torch.float32"]):
+    with pytest.raises(CourseError, match=r"torch\.float32 cannot be replaced"), disable(["torch.float32"]):
         pass
 
 

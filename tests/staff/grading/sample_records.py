@@ -7,8 +7,8 @@ def question(number: int = 1, state: str = "failed", diagnosis: str = "", kind: 
     """A question's part of a record, with one public case; `fields` stands in for anything in it."""
     passed = state == "passed"
     sentences = dict.fromkeys(("sentence", "brief"), "" if passed else "It is so.")
-    defaults = {"id": f"q{number}", "title": "T", "points": 0, "of": 2, "parts": False, "state": state}
-    defaults |= {"diagnosis": diagnosis, "shown": {"diagnosis": "", "hint": ""}}
+    defaults = {"id": f"q{number}", "title": "T", "points": 0, "max_points": 2, "in_parts": False, "state": state}
+    defaults |= {"diagnosis": diagnosis, "public_diagnosis": {"diagnosis": "", "hint": ""}}
     defaults |= {
         "public": [{"case": "c", "passed": passed, "kind": kind, **sentences}],
         "hidden": [],
@@ -21,10 +21,10 @@ def question(number: int = 1, state: str = "failed", diagnosis: str = "", kind: 
 def record(student: str, *questions: dict, **fields) -> dict:
     """A student's record; `fields` stands in for anything in it."""
     defaults = {"student": student, "set": "03_adamw", "key": student, "file": student, "seed": 3, "notes": []}
-    return {**defaults, "points": 0, "of": 2 * len(questions), "questions": list(questions), **fields}
+    return {**defaults, "points": 0, "max_points": 2 * len(questions), "questions": list(questions), **fields}
 
 
-VALID = record("gone", points=3, of=3)
+VALID = record("gone", points=3, max_points=3)
 BROKEN = {
     "empty": "",
     "half": '{"student": "honest 1", "set": ',

@@ -154,7 +154,7 @@ def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question,
     text = notebook(*cells, f"# EXERCISE {question}\n{solution}")
     records = grade_class({"a": text}, exercise_set, best_kind(), jobs=1)
     [record] = records["a"]["questions"]
-    assert record["points"] == record["of"], record
+    assert record["points"] == record["max_points"], record
 
 
 PEEKS = """import json, pathlib, course_utils.grading.loading as loading

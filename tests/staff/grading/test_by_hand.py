@@ -20,8 +20,8 @@ HEAD = "student,question,points,comment\n"
 
 def record(student, q1=2, q2=1):
     states = ["passed" if points == worth else "failed" for points, worth in zip((q1, q2), WORTH.values(), strict=True)]
-    questions = question(1, states[0], points=q1), question(2, states[1], points=q2, of=1)
-    return sample_records.record(student, *questions, points=q1 + q2, of=3)
+    questions = question(1, states[0], points=q1), question(2, states[1], points=q2, max_points=1)
+    return sample_records.record(student, *questions, points=q1 + q2, max_points=3)
 
 
 def amended(folder, records, rows):

@@ -41,14 +41,18 @@ def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     full = [student for student, record in records.items() if record["points"] == maximum]
     assert full == ["student-01", "student-02", "student-03", "student-04", "student-20"]
     assert [records[f"student-{number:02}"]["points"] for number in (6, 17, 18)] == [0, 0, 0]
-    assert all(question["points"] < question["of"] for question in records["student-14"]["questions"]), (
+    assert all(question["points"] < question["max_points"] for question in records["student-14"]["questions"]), (
         "a part of a question may be right"
     )
     for number, question in enumerate(list(records["student-01"]["questions"])[:7], start=7):
         record = records[f"student-{number:02}"]
-        assert [entry["id"] for entry in record["questions"] if entry["points"] < entry["of"]] == [question["id"]]
+        assert [entry["id"] for entry in record["questions"] if entry["points"] < entry["max_points"]] == [
+            question["id"]
+        ]
     for name, question_id in (("student-15", "q1"), ("student-16", "q1"), ("student-19", "q5")):
-        assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["of"]] == [question_id]
+        assert [entry["id"] for entry in records[name]["questions"] if entry["points"] < entry["max_points"]] == [
+            question_id
+        ]
     assert not Path(tempfile.gettempdir(), "was-here").exists()
     assert len(list((results / "students").glob("*.html"))) == 20
     assert text == twenty.in_guide(), "run `python tests/staff/class_of_twenty.py --write`"

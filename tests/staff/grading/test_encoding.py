@@ -10,7 +10,7 @@ import struct
 import pytest
 import torch
 
-from course_staff.grading.encoding import DEEPEST, LONGEST_MESSAGE, EncodingError, dump, load
+from course_staff.grading.encoding import DEEPEST_MESSAGE, LONGEST_MESSAGE, EncodingError, dump, load
 from course_utils.grading.values import same
 
 VALUES = [
@@ -69,7 +69,7 @@ def nested(depth):
         type("Text", (str,), {})("x"),
         10**5000,
         "\ud800",
-        nested(DEEPEST + 2),
+        nested(DEEPEST_MESSAGE + 2),
         nested(100_000),
         torch.ones(2).to_sparse(),
         torch.ones(2, device="meta"),

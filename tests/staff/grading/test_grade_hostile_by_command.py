@@ -121,7 +121,7 @@ def secrets(solutions):
     return [repr(number)[:8] for number in numbers]
 
 
-FORGED = record("honest 1", set=SET, seed=SEED, points=99, of=3)
+FORGED = record("honest 1", set=SET, seed=SEED, points=99, max_points=3)
 
 
 @pytest.mark.slow

@@ -24,7 +24,9 @@ Participant 42,Bo Beck,bo@example.org,Submitted,1.00,3.00,"Monday, 3 March 2025,
 
 
 def records(**points):
-    return [{"student": student.replace("__", "/"), "points": count, "of": 3} for student, count in points.items()]
+    return [
+        {"student": student.replace("__", "/"), "points": count, "max_points": 3} for student, count in points.items()
+    ]
 
 
 def fill(tmp_path, export, graded, name="99_test"):
@@ -50,13 +52,15 @@ def test_without_such_an_assignment_canvas_gets_a_new_column_and_its_worth(tmp_p
 
 
 def test_a_submission_is_found_by_a_file_or_a_folder_called_as_a_student(tmp_path):
-    graded = records(u1=1, cy__99_test=2) + [{"student": "BO@example.org/99_test/99_test", "points": 3, "of": 3}]
+    graded = records(u1=1, cy__99_test=2) + [
+        {"student": "BO@example.org/99_test/99_test", "points": 3, "max_points": 3}
+    ]
     rows, _ = fill(tmp_path, CANVAS, graded)
     assert {row[1]: row[-1] for row in rows[2:]} == {"501": "1", "502": "3", "503": "2"}
 
 
 def test_whoever_cannot_be_told_is_named_and_left_out(tmp_path):
-    ungraded = {"student": "u3", "points": 0, "of": 3, "failed": True}
+    ungraded = {"student": "u3", "points": 0, "max_points": 3, "failed": True}
     rows, remarks = fill(tmp_path, CANVAS, [*records(stranger=3, u1=1, ann_501_1_99_test=3, u2=2), ungraded])
     assert [row[1] for row in rows[2:]] == ["502"]
     assert remarks == [
@@ -84,7 +88,7 @@ def test_an_assignment_that_is_worth_something_else_is_said(tmp_path):
 
 
 def test_moodle_gets_the_grade_beside_what_its_import_reads(tmp_path):
-    graded = [{"student": "Ann Abel_41_assignsubmission_file_/99_test", "points": 2.25, "of": 3}]
+    graded = [{"student": "Ann Abel_41_assignsubmission_file_/99_test", "points": 2.25, "max_points": 3}]
     rows, remarks = fill(tmp_path, MOODLE, [*graded, *records(**{"bo@example.org": 3})])
     assert rows[0] == [
         "Identifier", "Full name", "Email address", "Maximum Grade", "Last modified (grade)", "Grade",

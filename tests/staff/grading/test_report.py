@@ -33,7 +33,7 @@ def test_the_page_of_the_class_says_who_made_a_mistake():
 
 
 def test_the_rule_is_on_each_students_page_and_parts_are_marked():
-    page = report.page(record("s", question(parts=True), question(2)))
+    page = report.page(record("s", question(in_parts=True), question(2)))
     assert report.RULE in page
     assert page.count("0 of 2 points, in parts") == 1
 
@@ -45,11 +45,11 @@ def test_a_test_of_others_has_a_rule_of_its_own_which_is_that_of_its_points():
     expected = [{"verdict": word} for word in ("refused", "refused", "accepted", "accepted")]
     earned = [points(read, expected, passed) for passed in ([1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 0])]
     assert earned == [read.points / 2, 0, 0]
-    page = report.page(record("s", question(9, parts=True, refusing=True)))
+    page = report.page(record("s", question(9, in_parts=True, is_test=True)))
     assert report.RULE_OF_TESTS in page
     assert "in parts<" not in page
     assert page.count(", for what your test refuses") == 1
-    assert report.RULE_OF_TESTS not in report.page(record("s", question(parts=True)))
+    assert report.RULE_OF_TESTS not in report.page(record("s", question(in_parts=True)))
     assert report.RULE_OF_TESTS.partition("accepting")[2] in GUIDE.replace("\n", " ")
 
 
@@ -77,7 +77,7 @@ def test_what_is_empty_is_no_heading():
 
 
 def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_written():
-    wrong = question(3, shown={"diagnosis": "The decay is left out.", "hint": ""})
+    wrong = question(3, public_diagnosis={"diagnosis": "The decay is left out.", "hint": ""})
     partly_right = record("s", question(1, state="untouched"), question(2, state="passed", points=2), wrong)
     steps = re.search("<ol>(.*?)</ol>", report.page(partly_right))[1]
     assert re.findall("<a href='#(.*?)'>", steps) == ["q3", "q1"]
@@ -87,14 +87,14 @@ def test_a_page_says_what_to_look_at_next_what_is_wrong_before_what_is_not_writt
 
 def test_a_comment_by_hand_stands_beside_the_diagnosis():
     entry = {"was": None, "comment": "Look at page 3."}
-    wrong = question(1, shown={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=entry)
+    wrong = question(1, public_diagnosis={"diagnosis": "The decay is left out.", "hint": ""}, by_hand=entry)
     unsaid = question(2, by_hand=entry)
     steps = re.findall("<li><a href='#q.'>q.</a>: (.*?)</li>", report.page(record("s", wrong, unsaid)))
     assert steps == ["The decay is left out. Comment: Look at page 3.", "Look at page 3."]
 
 
 def test_who_was_not_graded_counts_for_nothing():
-    ungraded = record("s", failed=True, of=4, notes=["Not graded, because."])
+    ungraded = record("s", failed=True, max_points=4, notes=["Not graded, because."])
     assert class_summary.summary([ungraded], "03_adamw", []).startswith("03_adamw: 1 submission, 1 not graded\n")
     assert "No wrong answers" not in class_summary.summary([ungraded], "03_adamw", [])
     assert "<tfoot>" not in report.summary_page([ungraded], "03_adamw", [])
@@ -110,7 +110,7 @@ def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():
     points = [0, 1, 5, 5, 6]
     passed = question(state="passed", points=2)
     graded = [
-        record(f"s{day}", passed, points=count, of=6, graded=f"2026-05-0{day}T12:00+02:00")
+        record(f"s{day}", passed, points=count, max_points=6, graded=f"2026-05-0{day}T12:00+02:00")
         for day, count in enumerate(points, 1)
     ]
     page = report.summary_page(graded, "03_adamw", [], title="Exercises 03")
@@ -138,7 +138,7 @@ def test_git_adds_no_result_unless_the_instructor_wants_it(tmp_path):
     out = tmp_path / "class-results"
 
     def added():
-        Results(out, "03_adamw").save("ann", {"points": 0, "of": 1, "notes": [], "questions": []})
+        Results(out, "03_adamw").save("ann", {"points": 0, "max_points": 1, "notes": [], "questions": []})
         subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
         return subprocess.check_output(["git", "ls-files"], cwd=tmp_path, text=True).split()
 

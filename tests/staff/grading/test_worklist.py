@@ -8,7 +8,7 @@ from course_staff.grading.worklist import SubmittedFile, check_place, check_set,
 from course_utils.errors import CourseError
 
 A, B = (SubmittedFile(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
-GRADED = {"seed": 7, "set": "03_adamw", "points": 0, "of": 0, "notes": [], "questions": []}
+GRADED = {"seed": 7, "set": "03_adamw", "points": 0, "max_points": 0, "notes": [], "questions": []}
 OF_A, OF_B = ({"student": name, "key": f"key {name}", "file": f"file {name}", **GRADED} for name in "ab")
 
 
