@@ -238,16 +238,9 @@ def _say_unknown(model: str) -> Answer:
 
 def _answer_by_plan(question: Question) -> Answer:
     """The plan as an answer, with remarks before and after it."""
-    from course_utils.memory.planning.at_once import plan_at_once
     from course_utils.memory.planning.reading.lengths import describe_lengths
-    from course_utils.models import canonical_name
 
-    arguments = question.arguments
-    source = question.source
-    plan = None
-    asks_for_more = arguments.search or arguments.machine or arguments.beside
-    if isinstance(source, str) and not (asks_for_more or Path(source).exists()):
-        plan = plan_at_once(canonical_name(source), question.card[0], question.recipe)
+    plan = _plan_by_formulas(question)
     remarks = [_NOTE_ON_FORMULAS] if plan else []
     plan = plan or _plan_by_dry_runs(question)
     remarks += _remark_on_dtype(question)
@@ -256,12 +249,25 @@ def _answer_by_plan(question: Question) -> Answer:
         answer = _qualify_verdict(question.reading, answer)
     if question.reading:
         answer = _add_sources(question.reading, answer)
-    if arguments.beside:
+    if question.arguments.beside:
         answer.values["beside"] = plan.estimate.beside_training()
         sizes = ", ".join(f"{name} {size / GiB:.2f} GiB" for name, size in answer.values["beside"].items())
         remarks.append(f"Beside training: {sizes}.")
     spread = [describe_lengths(question.lengths)] if question.lengths else []
     return answer._replace(text="\n".join([*spread, answer.text, *remarks]))
+
+
+def _plan_by_formulas(question: Question) -> "Plan | None":
+    """The plan of a named model that needs no dry run; None if there is none, or if more is asked for."""
+    from course_utils.memory.planning.at_once import plan_at_once
+    from course_utils.models import canonical_name
+
+    arguments = question.arguments
+    source = question.source
+    asks_for_more = arguments.search or arguments.machine or arguments.beside
+    if asks_for_more or not isinstance(source, str) or Path(source).exists():
+        return None
+    return plan_at_once(canonical_name(source), question.card[0], question.recipe)
 
 
 def _plan_by_dry_runs(question: Question) -> "Plan":

@@ -96,7 +96,7 @@ class Fsdp2(Engine):
     averages = casts_itself = True
 
     def __init__(self, plain: nn.Module, optimizer_of: OptimizerOf, job: Job, device: torch.device):
-        shard_blocks(plain, device.type, job.replicas, halves=job.precision == "autocast")
+        shard_blocks(plain, device.type, job.replicas, is_half=job.precision == "autocast")
         super().__init__(plain, optimizer_of)
 
 

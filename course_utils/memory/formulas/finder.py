@@ -13,12 +13,21 @@ import numpy as np
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.depth import Depth
-from course_utils.memory.formulas.letters import MONOMIALS, Polynomial, factor_into_letters, siblings, sizes_of
+from course_utils.memory.formulas.letters import (
+    DENOMINATOR,
+    MONOMIALS,
+    Polynomial,
+    factor_into_letters,
+    siblings,
+    sizes_of,
+)
 from course_utils.memory.formulas.trial import Trial, keys_of, run_few_batches, try_recipe
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
+# Of `MONOMIALS`: those in b alone, those in s alone, and those that seven sizes can tell apart.
+_IN_BATCH, _IN_LENGTH, _ALL_BUT_B2 = (0, 1, 6), (0, 2, 4), range(6)
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length of the dry run that finds letters: primes that occur in no other size, and 32 for kernels that round."""
 # A size takes one or two dry runs, and formulas take seven. To print an estimate, formulas are found at once.
@@ -79,7 +88,7 @@ def powers(b: int, s: int) -> np.ndarray:
     return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
 
 
-def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = range(6)) -> np.ndarray | None:
+def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = _ALL_BUT_B2) -> np.ndarray | None:
     """The coefficients, (events, monomials), that give all `logs`, each at its (b, s), to the byte; None if none do.
 
     `columns` are the monomials that may occur; there must be at least as many logs.
@@ -93,8 +102,7 @@ def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = range(6)) -> 
     scale = np.abs(matrix[:, columns]).max(0)
     solution = np.linalg.lstsq(matrix[:, columns] / scale, changes, rcond=None)[0].T / scale
     coefficients = np.zeros((changes.shape[1], len(MONOMIALS)))
-    # Coefficients may be fractions, such as halves and thirds, although sizes are integers.
-    coefficients[:, columns] = np.rint(solution * 24) / 24
+    coefficients[:, columns] = np.rint(solution * DENOMINATOR) / DENOMINATOR
     return coefficients if np.array_equal(np.rint(matrix @ coefficients.T), changes) else None
 
 
@@ -120,8 +128,13 @@ class Finder:
 
     def run(self, b: int, s: int) -> Trial:
         """A dry run at these sizes, extrapolated from a few blocks if possible."""
-        self.trials[b, s] = try_recipe(self.source, replace(self.recipe, batch=b, sequence=s))
-        return self.trials[b, s]
+        trial = try_recipe(self.source, replace(self.recipe, batch=b, sequence=s))
+        self.remember(trial)
+        return trial
+
+    def remember(self, trial: Trial) -> None:
+        """Take a dry run by this recipe into account, whoever ran it."""
+        self.trials[trial.recipe.batch, trial.recipe.sequence] = trial
 
     def log(self, b: int, s: int) -> tuple[Log, str]:
         """The log at these sizes, and its basis."""
@@ -146,9 +159,9 @@ class Finder:
         """
         if self.recipe.chunked_loss:
             return None
-        formulas = self._formulas_of(b == 1)
+        formulas = self._find_or_recall(b == 1)
         if b > 1 and formulas is not None and not formulas.are_exact:
-            formulas = self._formulas_of(False, s)
+            formulas = self._find_or_recall(False, s)
         if formulas is None or not formulas.are_exact:
             return None
         if formulas.holds(b, s):
@@ -160,7 +173,7 @@ class Finder:
             formulas.confirmed.append((b, s))
         return formulas
 
-    def _formulas_of(self, is_single: bool, length: int | None = None) -> Formulas | None:
+    def _find_or_recall(self, is_single: bool, length: int | None = None) -> Formulas | None:
         """Formulas for this length alone, or for all lengths, from the first dry run of such sizes; None if there was none."""
         if (is_single, length) not in self.by_regime:
             trials = (t for (b, s), t in self.trials.items() if (b == 1) == is_single and length in (None, s))
@@ -168,7 +181,7 @@ class Finder:
             if first is None:
                 return None
             try:
-                self.by_regime[is_single, length] = self._find(is_single, first, length)
+                self.by_regime[is_single, length] = self._fit_formulas(is_single, first, length)
             except CourseError:  # the small sizes do not suit this model
                 self.by_regime[is_single, length] = None
         return self.by_regime[is_single, length]
@@ -180,17 +193,17 @@ class Finder:
     def _choose_sizes(self, is_single: bool, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
         """Pairs of batch and length to run, and the columns of the monomials that these can distinguish."""
         if length:
-            return [(b, length) for b in (2, 3, 4, 5)], (0, 1, 6)
+            return [(b, length) for b in (2, 3, 4, 5)], _IN_BATCH
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length four times which the model still takes.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if is_single:
-            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], (0, 2, 4)
+            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], _IN_LENGTH
         batches_and_units = ((2, 1), (2, 2), (3, 1), (4, 2), (2, 4), (3, 4), (5, 3))
-        return [(b, units * unit) for b, units in batches_and_units], range(6)
+        return [(b, units * unit) for b, units in batches_and_units], _ALL_BUT_B2
 
-    def _find(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
+    def _fit_formulas(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
         """Formulas for all lengths, or for `length` alone, from dry runs at small sizes; None if no polynomials give these."""
         sizes, columns = self._choose_sizes(is_single, length)
         depth = Depth.between(*(log.plain for log in first.smaller)) if first.smaller else None
@@ -273,13 +286,15 @@ def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int],
         i, j = MONOMIALS[column]
         rest = Fraction(in_primes, int(powers(primes["b"], primes["s"])[column]))
         letters = factor_into_letters(rest, {x: size for x, size in primes.items() if x not in "bs"})
-        if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(24)):
+        if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(DENOMINATOR)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.monomial(factor, **dict(powers_of), b=i, s=j)
     # Positive if allocated, negative if freed; not at b = s = 1, where shifted labels are empty.
     size = row @ powers(2, 3)
     parts = [
-        Polynomial.monomial(abs(Fraction(value).limit_denominator(24)) * (1 if value * size > 0 else -1), b=i, s=j)
+        Polynomial.monomial(
+            abs(Fraction(value).limit_denominator(DENOMINATOR)) * (1 if value * size > 0 else -1), b=i, s=j
+        )
         for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
     ]
     return sum(parts, Polynomial())

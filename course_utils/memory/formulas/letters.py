@@ -40,6 +40,8 @@ _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 Monomial = tuple[tuple[str, int], ...]
 MONOMIALS = ((0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0))
 """Powers of b and s that occur in the sizes of a step."""
+DENOMINATOR = 24
+"""Coefficients may be fractions, such as halves and thirds, although sizes are integers; all divide this number."""
 LENGTH_STEP = 64
 """Kernels round lengths up, each in its own way, to numbers that divide this one; formulas need only hold at its multiples."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from course_utils.memory.formulas.depth import Depth
 from course_utils.memory.formulas.estimate import Estimate
-from course_utils.memory.formulas.letters import LENGTH_STEP, MONOMIALS, Polynomial
+from course_utils.memory.formulas.letters import DENOMINATOR, LENGTH_STEP, MONOMIALS, Polynomial
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
@@ -115,7 +115,7 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
         return None
     powers = np.array([recipe.batch**i * recipe.sequence**j for i, j in MONOMIALS], dtype=object)
     rows = np.array(packed["rows"], dtype=object)
-    sizes = np.array([int(round(sum(row * powers) / 24)) for row in rows], dtype=np.int64)
+    sizes = np.array([int(round(sum(row * powers) / DENOMINATOR)) for row in rows], dtype=np.int64)
     growth = np.zeros(len(packed["events"]), dtype=np.int64)
     for index, size in packed["growth"].items():
         growth[int(index)] = size

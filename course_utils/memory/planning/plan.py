@@ -48,7 +48,7 @@ def plan(
         why_no_seconds = f"Seconds are not known: {error}"
         trial = try_recipe(source, recipe)
     finder = finder_of(source, recipe)
-    finder.trials[recipe.batch, recipe.sequence] = trial
+    finder.remember(trial)
     base = Estimate(source.name, recipe, trial.log, trial.basis, finder)
     need = needs(trial.log, recipe.device)
     verdict = need.verdict(memory)

@@ -63,7 +63,7 @@ class Search:
     Each change is tried alone, then up to three costly changes with any number of easy ones. A combination is tried if it should
     fit, by a guess from the bytes with each of its changes alone. If it fits, changes that are not needed are taken out.
 
-    `base` is the trial without changes, `trials` are those of each change alone, `tried` has what each tried combination needs,
+    `trials` are those of each change alone, `tried` has what each tried combination needs,
     and `rows` are those that fit.
     """
 
@@ -71,12 +71,14 @@ class Search:
     plan: Plan
     machine: Machine | None
     progress: Progress
-    trials: dict[str, Trial] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    tried: list[tuple[_Changes, Need]] = field(default_factory=list)
+    trials: dict[str, Trial] = field(init=False, default_factory=dict)
+    rows: list[Row] = field(init=False, default_factory=list)
+    tried: list[tuple[_Changes, Need]] = field(init=False, default_factory=list)
 
-    def __post_init__(self):
-        self.base = self.plan.trial
+    @property
+    def base(self) -> Trial:
+        """The trial of the recipe as it is."""
+        return self.plan.trial
 
     def run(self) -> Plan:
         """The plan with its rows; if nothing fits, these are the five changes that alone lower the peak most."""

@@ -76,8 +76,9 @@ def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **option
     spec = OPTIMIZERS[name]
     module, _, kind = spec.path.rpartition(".")
     optimizer_class = getattr(import_module(module), kind)
-    paged = _page_on_host(optimizer_class) if name.startswith("paged") else optimizer_class
-    return paged(parameters, **{"lr": 1e-4, **spec.options, **options})
+    if name.startswith("paged"):
+        optimizer_class = _page_on_host(optimizer_class)
+    return optimizer_class(parameters, **{"lr": 1e-4, **spec.options, **options})
 
 
 def galore_factory(model: torch.nn.Module, rank: int) -> OptimizerFactory:

@@ -29,16 +29,16 @@ def shard(model: nn.Module, recipe: Recipe) -> None:
             model,
             "cpu",
             recipe.replicas,
-            halves=recipe.precision == "autocast",
+            is_half=recipe.precision == "autocast",
             reshard_after_forward=recipe.zero_stage == 3,
             offload_policy=CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
         )
 
 
-def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, halves: bool = False, **options) -> None:
+def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, is_half: bool = False, **options) -> None:
     """Apply `fully_shard` to every block and to the whole model, in place, over all ranks or in `replicas` groups of them.
 
-    With `halves` parameters are gathered in bfloat16, and gradients are summed in float32. `options` are `fully_shard`'s.
+    With `is_half` parameters are gathered in bfloat16, and gradients are summed in float32. `options` are `fully_shard`'s.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -46,7 +46,7 @@ def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, halves: bo
     ranks = dist.get_world_size()
     shape = (replicas, ranks // replicas) if replicas > 1 else (ranks,)
     mesh = init_device_mesh(device, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if halves else MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if is_half else MixedPrecisionPolicy()
     for unit in [*units_of(model), model]:
         fully_shard(unit, mesh=mesh, mp_policy=policy, **options)
 

@@ -226,8 +226,8 @@ class Workload:
 
     @property
     def _dtype(self) -> torch.dtype:
-        halves = self.recipe.precision.startswith("bf16") or (self.recipe.quantized and not self.recipe.upcast)
-        return torch.bfloat16 if halves else torch.float32
+        is_half = self.recipe.precision.startswith("bf16") or (self.recipe.quantized and not self.recipe.upcast)
+        return torch.bfloat16 if is_half else torch.float32
 
     def _adapt(self, model: nn.Module) -> nn.Module:
         recipe = self.recipe
@@ -304,10 +304,10 @@ class Workload:
         return losses.kernels_of_cuda() if as_on_cuda else nullcontext()
 
     def _autocast(self) -> AbstractContextManager:
-        halves = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
-        if halves is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
+        half_dtype = {"autocast": torch.bfloat16, "fp16": torch.float16}.get(self.recipe.precision)
+        if half_dtype is None or self.recipe.zero_stage > 1:  # FSDP2 casts by a policy of its own
             return nullcontext()
-        return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", halves)
+        return torch.autocast("cpu" if self.recipe.device == "cpu" else "cuda", half_dtype)
 
 
 def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

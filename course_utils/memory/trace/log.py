@@ -173,7 +173,10 @@ class Log:
             if change:
                 piece = usage.pieces[index]
                 label = Label(phase, piece.kind, piece.module, piece.operator)
-                rows.append((change, label)) if change > 0 else dying.append((index, change, label))
+                if change > 0:
+                    rows.append((change, label))
+                else:
+                    dying.append((index, change, label))
         rows += [(size, label) for _, size, label in sorted(dying)]
         return cls(np.array([size for size, _ in rows], dtype=np.int64), tuple(label for _, label in rows), usage.grain)
 
