@@ -168,6 +168,6 @@ class _Kernel:
 
 
 def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    """In place of CUDA's product of 16-bit matrices added to a float32 `total`, which the CPU does not have: it allocates as little."""
+    """Allocate as little as CUDA's product of 16-bit matrices added to a float32 `total`, which the CPU does not have."""
     columns = total.shape[-1]
     torch.mm(a, b, out=total if total.dtype == a.dtype else total.view(a.dtype)[..., :columns])

@@ -72,8 +72,8 @@ def dry_run(
     `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. A step that reads a
     number from a floating tensor (`loss.item()`) gets 1. `prime` is called in place of the first step, to create the optimizer's
     state, and the context `watch()` is entered around the second step. Raises `CourseError`, which names the line, if a step
-    needs values that a dry run does not have, never updates, or is not done after `timeout` seconds, and if the model was not built
-    inside.
+    needs values that a dry run does not have, never updates, or is not done after `timeout` seconds, and if the model was not
+    built inside.
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")
