@@ -81,7 +81,7 @@ def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     titles = f"Everything is kept: {highest[0]} at the peak", f"Computed again from boundaries: {highest[1]}"
     uppers = {"activations": "activations"}, {"one block's activations": "recomputed"}
     for axes, moments, title, upper in zip(grid, (plain, recomputing), titles, uppers, strict=True):
-        _draw_walk(axes, moments, title, "kept, in boundaries", {"boundaries": "activations"} | upper)
+        _draw_walk(axes, moments, title, "kept, in boundaries", {"kept": "activations"} | upper)
         axes.axvline(blocks, color=COLORS["ink"], linestyle=":")
         axes.text(blocks, per_block * blocks, "forward   backward", ha="center", va="bottom")
     grid[0].set(xlim=(0, recomputing[-1][0]), ylim=(0, 1.15 * highest[0]))
@@ -153,7 +153,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     lowest = _join_counts([count for count, value in peaks.items() if value == min(peaks.values())])
     end, plain_end = (moments[-1][0] for moments in (recomputing, plain))
     figure, (left, right) = panels(1, 2, height=3.5, width_ratios=(2, 1))
-    colors = {"boundaries": "activations", "computed again": "recomputed"}
+    colors = {"kept": "activations", "computed again": "recomputed"}
     sized = [(time, boundary * low, boundary * high) for time, low, high in recomputing]
     title = f"{format_bytes(peaks[segments])} instead of {format_bytes(without)}, time {end} instead of {plain_end}"
     _draw_walk(left, sized, title, "activations kept", colors, unit="bytes")
@@ -188,9 +188,9 @@ def _join_counts(counts: Sequence[int]) -> str:
 def _draw_walk(
     axes: Axes, moments: Sequence[tuple], title: str, y: str, colors: Mapping[str, str], unit: str = ""
 ) -> None:
-    """The boundaries of each moment, and above them what is computed again."""
+    """What is kept at each moment, in boundaries, and above it what is computed again."""
     times, boundaries, activations = zip(*moments, strict=True)
-    upper = next(kind for kind in colors if kind != "boundaries")
-    heights = {"boundaries": boundaries, upper: activations}
+    upper = next(kind for kind in colors if kind != "kept")
+    heights = {"kept": boundaries, upper: activations}
     x = "time, in forward passes of a block"
     layers(times, heights, title, x, y, unit=unit, colors=colors, axes=axes)

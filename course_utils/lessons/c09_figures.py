@@ -156,7 +156,9 @@ def losses_by_strategy_figure(
     figure, (left, middle, right) = panels(1, 3, height=3.3)
     data = {strategy: zip(run.steps, run.losses, strict=True) for strategy, run in runs.items()}
     levels = {f"{level:.2f}": level}
-    texts = [lines(data, "", y="loss of the mean", levels=levels, labels="legend", number=".2f", axes=left)[1]]
+    styles = dict.fromkeys(levels, ("ink", ":"))
+    _, text = lines(data, y="loss of the mean", levels=levels, styles=styles, labels="legend", number=".2f", axes=left)
+    texts = [text]
     for axes, values, unit, x in (
         (middle, sent, "bytes", "sent by then"),
         (right, times, "seconds", f"time by then, predicted,\n{name}"),

@@ -326,7 +326,11 @@ def curves_figure(
         first, size = min(measured[name].items())
         data[guide] = {value: 0.6 * size * (value / first) ** power for value in measured[name]}
         styles[guide] = "predicted", "-"
-    return lines(data, title, xlabel, "peak of the step", unit="bytes", log="xy", styles=styles)
+    x = f"{xlabel}; lines predicted, marks measured"
+    figure, alt = lines(data, title, x, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
+    names = [name for name in data if not name.endswith(", predicted")]
+    legend(figure.axes[0], *((name, styles[name][0]) for name in names))
+    return figure, alt
 
 
 def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from course_utils.lessons.c11b_fewer_bits import FineTuning, bits_of_nf4, bytes_by_method
 from course_utils.units import format_bytes
+from course_utils.viz.parts import unit_for
 from course_utils.viz.plots import add_title, bars, dots, note, panels
 from course_utils.viz.style import COLORS
 
@@ -52,12 +53,17 @@ def choosing_figure(
     mean = sum(ends["start"]) / len(ends["start"])
     by_peak = {names[name]: run.peak for name, run in methods.items()}
     times = {names[name]: [run.seconds / base.seconds] for name, run in methods.items()}
-    _, first = bars(by_peak, x="peak", limit=("AdamW", base.peak), axes=peaks)
+    _, first = bars(by_peak, x="peak", axes=peaks)
     _, second = dots(times, x="seconds of an epoch,\n× AdamW's", axes=clocks)
     _, third = dots(differences, x="held-out loss minus AdamW's\ndot: a seed; orange: mean", axes=losses)
-    note(clocks, "AdamW", (1.0, -1.1), (3, 0), fontsize=8)
-    clocks.axvline(1.0, color=COLORS["ink"], linewidth=1, zorder=0)
-    clocks.set_xlim(0, 1.15 * max(1.0, clocks.get_xlim()[1]))
+    # Inside the bars, so that AdamW's line crosses no number.
+    for text, bar in zip(peaks.texts, peaks.patches, strict=True):
+        text.set(x=0.97 * bar.get_width(), ha="right", color=COLORS["paper"], bbox=None)
+    unit = unit_for(max(by_peak.values()))[1]
+    for axes, of_adamw in ((peaks, base.peak / unit), (clocks, 1.0)):
+        note(axes, "AdamW", (of_adamw, -1.1), (3, 0), fontsize=8)
+        axes.axvline(of_adamw, color=COLORS["ink"], linewidth=1, zorder=0)
+        axes.set_xlim(0, 1.15 * max(of_adamw, axes.get_xlim()[1]))
     losses.axvline(mean, color=COLORS["ink"], linewidth=1, linestyle=":")
     note(losses, "mean before\nfine-tuning", (mean, -1.1), (-3, 0), fontsize=8)
     peaks.set_ylim(len(methods) - 0.4, -1.8)
@@ -69,7 +75,9 @@ def choosing_figure(
     if above != adapters:
         higher = f"Above AdamW with these seeds: {', '.join(sorted(above))}" if above else ""
     title = f"Lowest peak: {next(iter(differences))}\n{higher}".strip()
-    return add_title(figure, title, f"Not fine-tuned: mean {mean:.2f}.", first, second, third)
+    return add_title(
+        figure, title, f"AdamW: {format_bytes(base.peak)}; not fine-tuned: mean {mean:.2f}.", first, second, third
+    )
 
 
 WEIGHT_BYTES = {"32 bits": 4.0, "16 bits": 2.0, "NF4": bits_of_nf4() / 8}

@@ -182,7 +182,11 @@ class _Page:
     def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
         middle = self.y + _ROW / 2 - 0.03
         self.write(0.05, middle - 0.04, name, 8, weight="bold")
-        cards = "" if effect.change.where(_SINGLE) or not effect.change.where(_PARALLEL) else "; several cards"
+        cards = (
+            ""
+            if effect.change.makes_difference(_SINGLE) or not effect.change.makes_difference(_PARALLEL)
+            else "; several cards"
+        )
         self.write(0.05, middle + 0.07, effect.change.costs + cards, 6.5)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
