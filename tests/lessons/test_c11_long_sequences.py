@@ -108,7 +108,7 @@ def test_figures_say_what_they_draw():
     measured = {"a": {1: 8, 2: 32}, "b": {1: 4, 2: 8}}
     figure, alt = lesson.curves_figure({"a": measured["a"]}, measured, "tokens s", "A", {"a": 2})
     assert "b: 4 B at 1, 8 B at 2; a, predicted: 8 B at 1" in alt
-    assert "grows with s²" in [text.get_text() for text in figure.axes[0].texts]
+    assert "grows with s²" in [text.get_text() for text in figure.legends[0].get_texts()]
     costs = {1.0: lesson.Cost(300, 200, 1.0), 0.5: lesson.Cost(200, 100, 1.0), 0.0: lesson.Cost(300, 0, 1.0)}
     figure, alt = lesson.budgets_figure(costs, lesson.Cost(400, 300, 1.0))
     assert title(figure.axes[0]) == "With budget 0 only 0 B are saved, but the peak is lowest at budget 0.5"

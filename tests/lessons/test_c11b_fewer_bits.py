@@ -196,8 +196,8 @@ def test_figures_say_what_they_draw():
     base = lesson.FineTuning(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
     _, alt = figures.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
-    assert "Not fine-tuned: mean 0.60. Peak. one: 2.00 KiB. AdamW: 4.00 KiB." in alt
-    assert "AdamW: 4.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00." in alt
+    assert "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB." in alt
+    assert "one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00." in alt
     assert "one: 0.25 to 0.35, mean 0.30" in alt
     ends |= {"LoRA on q v": [0.1, 0.2]}
     methods = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}

@@ -14,7 +14,7 @@ from tiny_set import best_kind, notebook
 from course_staff.grading.prepare import prepare
 from course_staff.release.case_runner import outcomes
 from course_utils.grading import judge
-from course_utils.grading.foreign import ForeignError, without
+from course_utils.grading.foreign import ForeignError, disable
 from course_utils.grading.loading import load_set, question_from
 from course_utils.techniques import attention
 
@@ -54,7 +54,7 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
     """A module that is loaded has something in it that refuses; another one cannot be imported."""
     parts = replaced.split(".")
     module = next(".".join(parts[:i]) for i in range(len(parts), 0, -1) if _is_module(parts[:i]))
-    with without([replaced]):
+    with disable([replaced]):
         if module != replaced:
             value = importlib.import_module(module)
             for part in replaced.removeprefix(f"{module}.").split("."):
