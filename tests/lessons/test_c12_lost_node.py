@@ -35,8 +35,8 @@ def test_what_a_run_says_of_what_it_makes_again_is_understood():
 def test_a_run_of_which_a_node_is_lost_ends_as_if_nothing_had_been(tmp_path):
     job = small_job(tmp_path, precision="fp64", strategy="ddp", steps=120, save_every=20, log_every=10)
     run = lesson.disturb(job, 50, seconds=240)
-    assert run.apart < 1e-10
-    assert 0 <= run.again <= 2 * job.save_every
+    assert run.difference < 1e-10
+    assert 0 <= run.repeated_updates <= 2 * job.save_every
     events = list(run.events["what"][run.events["who"] == "agent 1"])
     assert events == ["starts", "is killed, and its rank", "starts again"]
     assert sorted(run.events["second"]) == list(run.events["second"])
