@@ -12,15 +12,23 @@ VISIBLE = 0.002
 """The least share of a figure's width or height that a reader sees."""
 
 
+class Page(Figure):
+    """A figure that remembers what each plot in it says, for the alternative text of the whole."""
+
+    def __init__(self, **shape):
+        super().__init__(**shape)
+        self.panel_texts: list[str] = []
+
+
 def subplots(
     rows: int = 1, columns: int = 1, *, figsize: tuple[float, float] | None = None, layout: str | None = None, **shape
-) -> tuple[Figure, object]:
+) -> tuple[Page, object]:
     """A figure and its axes as `pyplot.subplots` makes them, which pyplot does not know.
 
     A notebook shows and closes what pyplot has open after each event of a control, and JupyterLab may deliver two events
     in two threads: a figure of pyplot's could be shown half drawn.
     """
-    figure = Figure(figsize=figsize, layout=layout)
+    figure = Page(figsize=figsize, layout=layout)
     return figure, figure.subplots(rows, columns, **shape)
 
 

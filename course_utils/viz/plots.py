@@ -1,6 +1,7 @@
 """The plots of every chapter: they take data, a unit and a conclusion, and write axes, labels and the alternative text.
 
-Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `add_title` writes such a figure's title.
+Each returns its figure and the text. With `axes` it draws into a panel of `panels`; `add_title` then writes the title, and puts
+the panels' texts together. `panels_of_lines` does all of it where panels differ in their data alone.
 """
 
 import textwrap
@@ -14,9 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.viz.labels import PAPER, LineEnd, name_lines, note, select_ticks, tick, tick_by_powers
-from course_utils.viz.parts import VISIBLE, patches, subplots
+from course_utils.viz.parts import VISIBLE, Page, patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
-from course_utils.viz.words import FEW_POINTS, Unit, as_sentence, compose_alt, say_line, say_parts, say_seeds
+from course_utils.viz.words import (
+    FEW_POINTS,
+    Unit,
+    as_sentence,
+    capitalize,
+    compose_alt,
+    say_line,
+    say_parts,
+    say_seeds,
+)
 
 Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 """Places and their values; a sequence of values is one from each seed, drawn as mean and range."""
@@ -26,13 +36,16 @@ _GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of
 _ROOM = 1.32  # beyond the longest bar, for what is written at its end
 
 
-def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> tuple[Figure, object]:
+def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> tuple[Page, object]:
     """A figure as wide as a page, and its axes: one, or an array of them."""
     return subplots(rows, columns, figsize=(7.6, height), layout="constrained", **shape)
 
 
-def add_title(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
-    """A figure with its conclusion above all panels, legends below; labels of shared axes stay at the edges only."""
+def add_title(figure: Page, title: str, *texts: str) -> tuple[Figure, str]:
+    """A figure with its conclusion above all panels, legends below; labels of shared axes stay at the edges only.
+
+    Its text is the title, `texts` for what is drawn by hand, and what each panel's plot says.
+    """
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     for legend_box in figure.legends:
         legend_box.set_loc("outside lower center")
@@ -45,7 +58,7 @@ def add_title(figure: Figure, title: str, *texts: str) -> tuple[Figure, str]:
             axes.set_ylabel("")
         if panel and not panel.is_last_row() and len(axes.get_shared_x_axes().get_siblings(axes)) > 1:
             axes.set_xlabel("")
-    return figure, " ".join([as_sentence(title), *texts])
+    return figure, " ".join([as_sentence(title), *texts, *figure.panel_texts])
 
 
 def lines(
@@ -57,7 +70,10 @@ def lines(
     unit: str = "",
     log: str = "",
     styles: Mapping[str, tuple[str, str]] | None = None,
-    levels: Mapping[str, float] | None = None,
+    predicted: Mapping[str, Line] | None = None,
+    levels: Mapping[str, float | Sequence[float]] | None = None,
+    verticals: Mapping[str, float] | None = None,
+    ticks: Sequence[float] = (),
     labels: str = "ends",
     number: str = ".3g",
     axes: Axes | None = None,
@@ -65,12 +81,20 @@ def lines(
     """Values against places: a line for each name, marks where its points are few, a band or strokes over seeds.
 
     `unit` is "bytes", "seconds", "%" (of shares) or none; `log` has the letters of the logarithmic axes ("xy"); `styles` has
-    color and style ("o" is points alone); `levels` are drawn across; `number` formats values in the text. Names stand at the
-    lines' ends, in a "legend", or nowhere ("none"). Values that are not finite are named in the text alone.
+    color and style ("o" is points alone); `number` formats values in the text. Names stand at the lines' ends, in a "legend",
+    or nowhere ("none"). Values that are not finite are named in the text alone.
+
+    A name of `predicted` is a line in its color, and its data are points alone. `levels` are drawn across: a value, or the
+    range of several, in the color of the data of that name. `verticals` are places; `ticks` are those of the x-axis.
     """
-    styles, levels = styles or {}, levels or {}
+    styles = dict(styles or {})
+    levels = {name: _values(level) for name, level in (levels or {}).items()}
+    for (name, line), color, mark in zip((predicted or {}).items(), SERIES, MARKS, strict=False):
+        styles |= {name: (color, mark), f"{name}, predicted": (color, "-")}
+        data = {**data, f"{name}, predicted": line}
     points = {name: _points(line) for name, line in data.items()}
-    all_values = [value for line in points.values() for _, values in line for value in values] + list(levels.values())
+    all_values = [value for line in points.values() for _, values in line for value in values]
+    all_values += [value for level in levels.values() for value in level]
     finite = [value for value in all_values if isfinite(value)]
     scale = Unit.for_largest(unit, max(finite))
     axes = _begin(axes, title, xlabel=x, ylabel=scale.label(y))
@@ -78,27 +102,62 @@ def lines(
         axes.set(**{f"{axis}scale": "log"})
     ends, sentences = [], []
     for row, (name, line) in enumerate(points.items()):
-        color, style = styles.get(name) or _default_style(name, row, line)
+        color, style = styles.setdefault(name, _default_style(name, row, line))
         finite_line = [(place, np.array(values) / scale.size) for place, values in line if all(map(isfinite, values))]
         if finite_line:
             ends.append(LineEnd(name, color, *_draw_line(axes, finite_line, color, style, name)))
         sentences.append(f"{name}: {say_line(line, scale, number)}")
-    for name, value in levels.items():
+    for name, level in levels.items():
         color, style = styles.get(name, ("warning", "--"))
-        axes.axhline(value / scale.size, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
-        ends.append(LineEnd(name, color, None, value / scale.size))
-        sentences.append(f"{name} is at {scale.say(value, number)}")
+        low, high = min(level) / scale.size, max(level) / scale.size
+        if low < high:
+            axes.axhspan(low, high, color=COLORS[color], alpha=0.25, linewidth=0)
+        else:
+            axes.axhline(low, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
+        if name not in data:
+            ends.append(LineEnd(name, color, None, low))
+        sentences.append(f"{name} is at {say_seeds(level, scale, number)}")
+    for name, place in (verticals or {}).items():
+        axes.axvline(place, color=COLORS["ink"], linestyle=":", linewidth=1.4)
+        note(axes, name, (place, 0.98), (3, 0), xycoords=axes.get_xaxis_transform(), va="top", fontsize=8, bbox=PAPER)
+        sentences.append(f"{name} is at {place:,.4g}")
     _limit_heights(axes, min(finite) / scale.size, max(finite) / scale.size, "y" in log, bool(unit))
     if "y" in log:
         tick_by_powers(axes, finite, scale.size)
     marked_places = {place for line in points.values() if len(line) <= FEW_POINTS for place, _ in line}
-    if "x" in log and marked_places:
+    if ticks:
+        tick(axes, ticks)
+    elif "x" in log and marked_places:
         tick(axes, select_ticks(axes, marked_places))
     if labels == "ends":
         name_lines(axes, ends)
     elif labels == "legend":
         legend(axes)
-    return axes.figure, compose_alt(title, f"{y} against {x}", sentences)
+    return axes.figure, _write_text(axes, title, f"{y} against {x}", sentences)
+
+
+def panels_of_lines(
+    data: Mapping[str, Mapping[str, Line]],
+    title: str,
+    x: str = "step",
+    y: str = "",
+    *,
+    rows: int = 1,
+    height: float = 3.4,
+    texts: Sequence[str] = (),
+    **options,
+) -> tuple[Figure, str]:
+    """`lines` in a panel for each title of `data`, on the same axes, with one legend below where a panel has several lines.
+
+    `texts` stand before the panels' own; `options` are those of `lines`.
+    """
+    shape = {"sharex": rows > 1, "sharey": True, "squeeze": False}
+    figure, grid = panels(rows, -(-len(data) // rows), height=height, **shape)
+    for axes, (name, curves) in zip(grid.flat, data.items(), strict=True):
+        lines(curves, name, x, y, labels="none", axes=axes, **options)
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        legend(axes)
+    return add_title(figure, title, *texts)
 
 
 def bars(
@@ -150,8 +209,9 @@ def bars(
     for name, parts in rows.items():
         mark_text = f", {mark_name} {scale.say(marked_values[name], number)}" if name in marked_values else ""
         sentences.append(f"{name}: {say_parts(parts, scale, number, show_legend)}{mark_text}")
-    limit_text = f" {limit[0]}: {scale.say(limit[1], number)}." if limit else ""
-    return axes.figure, compose_alt(title, x, sentences) + limit_text
+    if limit:
+        sentences.append(f"{limit[0]}: {scale.say(limit[1], number)}")
+    return axes.figure, _write_text(axes, title, x, sentences)
 
 
 def dots(
@@ -202,7 +262,7 @@ def dots(
     _label_rows(axes, list(rows))
     if len(all_kinds) > 1:
         legend(axes)
-    return axes.figure, compose_alt(title, x, sentences)
+    return axes.figure, _write_text(axes, title, x, sentences)
 
 
 class Span(NamedTuple):
@@ -247,7 +307,7 @@ def timeline(
         sums = {kind: f" ({scale.say(sum(seconds))})" if unit else "" for kind, seconds in by_kind.items()}
         kinds = [f"{kind} × {len(by_kind[kind])}{text}" for kind, text in sums.items()]
         sentences.append(f"{name}: {', '.join(kinds) or 'nothing'}")
-    return axes.figure, compose_alt(title, f"{x} from left to right", sentences)
+    return axes.figure, _write_text(axes, title, f"{x} from left to right", sentences)
 
 
 def layers(
@@ -275,7 +335,7 @@ def layers(
     peak = int(tops[-1].argmax())
     parts = ", ".join(f"{kind} {scale.say(values[peak])}" for kind, values in heights.items() if values[peak])
     peak_text = f"at most {scale.say(tops[-1][peak])}, at {times[peak]:.3g}: {parts}"
-    return axes.figure, compose_alt(title, f"{y} against {x}: {peak_text}")
+    return axes.figure, _write_text(axes, title, f"{y} against {x}: {peak_text}")
 
 
 def _stack(axes: Axes, row: int, parts: Mapping[str, float], size: float, colors: Mapping | None = None) -> None:
@@ -314,13 +374,23 @@ def legend(axes: Axes, *entries: tuple[str, str]) -> None:
     axes.figure.legend(list(by_name.values()), list(by_name), loc="outside lower center", ncols=columns)
 
 
+def _write_text(axes: Axes, title: str, subject: str, sentences: Sequence[str] = ()) -> str:
+    """The text of a plot, which its figure remembers; what one panel has said of the axes, the next does not say again."""
+    texts = axes.figure.panel_texts
+    is_said = any(f"{capitalize(subject)}." in text for text in texts)
+    texts.append(compose_alt(title, "" if is_said else subject, sentences))
+    return texts[-1]
+
+
+def _values(value: float | Sequence[float]) -> tuple[float, ...]:
+    """One value of each seed."""
+    return tuple(map(float, value)) if hasattr(value, "__iter__") else (float(value),)
+
+
 def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
     """Places with a value of each seed."""
     pairs = line.items() if hasattr(line, "items") else line
-    return [
-        (float(place), tuple(map(float, value)) if hasattr(value, "__iter__") else (float(value),))
-        for place, value in ((place, value.tolist() if hasattr(value, "tolist") else value) for place, value in pairs)
-    ]
+    return [(float(place), _values(value.tolist() if hasattr(value, "tolist") else value)) for place, value in pairs]
 
 
 def _default_style(name: str, row: int, line: Sequence) -> tuple[str, str]:

@@ -82,7 +82,7 @@ def seeds_of(count: int) -> str:
 def compose_alt(title: str, subject: str, sentences: Sequence[str] = ()) -> str:
     """The alternative text: the title, what is drawn, and what it says of each name."""
     names = f"{'; '.join(sentences)}." if sentences else ""
-    return f"{as_sentence(title)} {capitalize(subject)}. {names}".strip()
+    return " ".join(filter(None, (as_sentence(title), f"{capitalize(subject)}." if subject else "", names)))
 
 
 def as_sentence(title: str) -> str:

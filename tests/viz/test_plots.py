@@ -5,9 +5,10 @@ from math import inf
 import numpy as np
 import pytest
 from figures import title
+from matplotlib.colors import to_rgb
 
 from course_utils.units import GiB, MiB
-from course_utils.viz.plots import Span, add_title, bars, dots, layers, lines, panels, timeline
+from course_utils.viz.plots import Span, add_title, bars, dots, layers, lines, panels, panels_of_lines, timeline
 from course_utils.viz.style import COLORS
 
 
@@ -109,13 +110,46 @@ def test_layers_lie_on_each_other_and_name_the_fullest_time():
     assert alt == "Kept against time: at most 5, at 1: parameters 1, activations 4."
 
 
-def test_panels_stand_together_under_one_conclusion():
+def test_panels_stand_together_under_one_conclusion_and_say_the_axes_once():
     figure, (left, right) = panels(1, 2, sharey=True)
-    alts = [lines({"a": {0: 1.0, 1: 2.0}}, name, y="loss", axes=axes)[1] for name, axes in (("A", left), ("B", right))]
-    figure, alt = add_title(figure, "Both rise", *alts)
+    for name, axes in (("A", left), ("B", right)):
+        lines({"a": {0: 1.0, 1: 2.0}}, name, y="loss", axes=axes)
+    figure, alt = add_title(figure, "Both rise", "Drawn here.")
     assert figure.get_suptitle() == "Both rise"
     assert (left.get_ylabel(), right.get_ylabel()) == ("loss", "")
-    assert alt.startswith("Both rise. A. Loss against step. a: 1 at 0")
+    assert alt == "Both rise. Drawn here. A. Loss against step. a: 1 at 0, 2 at 1. B. a: 1 at 0, 2 at 1."
+
+
+def test_panels_of_lines_have_one_legend_of_their_lines():
+    curves = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 3.0}}
+    figure, alt = panels_of_lines({"A": curves, "B": curves}, "Both rise", y="loss", levels={"chance": 0.5})
+    assert [title(axes) for axes in figure.axes] == ["A", "B"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "chance"]
+    assert alt.startswith("Both rise. A. Loss against step. a: 1 at 0, 2 at 1; b: 1 at 0, 3 at 1; chance is at 0.5.")
+
+
+def test_a_prediction_is_a_line_in_the_color_of_its_points():
+    figure, alt = lines({"a": {1: 1.0, 2: 2.1}}, predicted={"a": {1: 1.0, 2: 2.0}})
+    points, predicted = figure.axes[0].lines
+    assert (points.get_linestyle(), predicted.get_linestyle()) == ("None", "-")
+    assert points.get_color() == predicted.get_color()
+    assert "a, predicted: 1 at 1, 2 at 2" in alt
+
+
+def test_the_range_of_a_level_has_the_color_of_the_line_of_its_name():
+    figure, alt = lines({"a": {0: 1.0, 1: 2.0}}, levels={"a": [0.5, 0.7]}, number=".1f")
+    (strip,) = figure.axes[0].patches
+    assert (strip.get_y(), strip.get_height()) == (0.5, pytest.approx(0.2))
+    assert strip.get_facecolor()[:3] == pytest.approx(to_rgb(COLORS["first"]))
+    assert "a is at 0.5 to 0.7, mean 0.6" in alt
+
+
+def test_a_vertical_and_ticks_stand_at_their_places():
+    figure, alt = lines({"a": {1: 1.0, 9: 2.0}}, log="x", verticals={"root": 3}, ticks=[1, 3])
+    (axes,) = figure.axes
+    assert axes.lines[1].get_xdata() == [3, 3]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "3"]
+    assert "root is at 3" in alt
 
 
 def test_a_shared_axis_reaches_as_far_as_the_later_panel():
