@@ -11,6 +11,7 @@ import pytest
 from datasets import Dataset
 
 import course_utils
+from course_utils import settings as settings_room
 from course_utils.cli import main
 from course_utils.cli.planning import progress
 from course_utils.memory import Recipe
@@ -85,6 +86,17 @@ def test_another_file_of_the_same_name_is_another_question(tmp_path, capsys):
     for width in (64, 128):
         path.write_text(json.dumps({**CONFIG, "hidden_size": width}))
         main(["plan", str(path), "--why", "batch=1", "batch=1", "--json"])
+        answers.append(strict(capsys.readouterr().out)["before"]["update"]["parameters"])
+    assert answers[0] < answers[1]
+
+
+@pytest.mark.parametrize("name", ["llama", "LLaMA"])
+def test_the_courses_own_model_at_another_scale_is_another_question(name, monkeypatch, capsys):
+    answers = []
+    for scale in ("smoke", "laptop"):
+        monkeypatch.setenv("COURSE_SCALE", scale)
+        settings_room.settings.cache_clear()
+        main(["plan", name, "--why", "batch=1", "batch=1", "--json"])
         answers.append(strict(capsys.readouterr().out)["before"]["update"]["parameters"])
     assert answers[0] < answers[1]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_utils.cli.planning.question import Question
+from course_utils.settings import settings
 from course_utils.store import Section
 
 
@@ -45,7 +46,7 @@ def _key_of(question: Question) -> str:
 
 
 def _canonical_arguments(question: Question) -> dict[str, str]:
-    """The arguments as texts, with the course's names for models and cards, and with the files in a folder of data."""
+    """The arguments as texts: models and cards by the course's names, own models with their scale, a folder with its files."""
     from course_utils import hardware, models
 
     values = vars(question.arguments) | {"model": question.model, "reading": question.reading}
@@ -53,6 +54,8 @@ def _canonical_arguments(question: Question) -> dict[str, str]:
     for name, room in {"model": models, "teacher": models, "memory": hardware, "machine": hardware}.items():
         if values[name] and not Path(texts[name]).exists():
             texts[name] = room.canonical_name(texts[name])
+    if {texts["model"], texts["teacher"]} & set(models.FAMILIES):
+        texts["scale"] = settings().scale.name
     if values["data"]:  # by names, sizes and times, so that they need not be read
         files = ((path.name, path.stat()) for path in sorted(Path(values["data"]).glob("*")))
         texts["files of data"] = str([(name, status.st_size, status.st_mtime_ns) for name, status in files])
