@@ -133,7 +133,7 @@ def host() -> str:
             rows.append([f"{width:,}", name, *_peak_and_seconds(cost), format_seconds(max(beyond, 0.0)), promised])
         del blocks, states
     link = (
-        f"Host link {machine.host_link / 1e9:.1f} GB/s, bf16 products {machine.flops['bfloat16'] / 1e12:.0f} TFLOP/s."
+        f"Host link {machine.host_link / 1e9:.1f} GB/s, bf16 products {machine.flop_rates['bfloat16'] / 1e12:.0f} TFLOP/s."
     )
     head = ["width", "activations", "peak", "forward and backward", "beyond kept", "from rates"]
     return f"{link}\n\n{_table(head, rows)}"

@@ -21,7 +21,7 @@ from course_utils.hardware import MACHINES
 
 _FOLDER = Path(__file__).parent
 _GUIDES = (
-    *("plan", "accuracy", "package", "train", "nodes", "died", "glossary", "commands"),
+    *("plan", "accuracy", "package", "train", "nodes", "died", "weekend", "glossary", "commands"),
     *("instructors", "demos", "authors", "trial"),
 )
 _FILES = (

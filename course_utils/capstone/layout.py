@@ -77,7 +77,7 @@ class Sent(NamedTuple):
     hides: str = ""
 
 
-_HIDES = {"all-reduce": "last backward", "all-gather": "all", "reduce-scatter": "all"}
+_HIDING_PHASES = {"all-reduce": "last backward", "all-gather": "all", "reduce-scatter": "all"}
 
 
 def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks: int, trial: Trial) -> Iterator[Sent]:
@@ -91,7 +91,7 @@ def sent_by(layout: Layout, cluster: Cluster, recipe: Recipe, width: int, blocks
         of_replicas = collective == "all-reduce" and recipe.replicas > 1
         shards = layout.data // recipe.replicas
         group = (recipe.replicas, layout.tensor * shards) if of_replicas else (shards, layout.tensor)
-        hides = "all" if of_replicas else _HIDES.get(collective, "")
+        hides = "all" if of_replicas else _HIDING_PHASES.get(collective, "")
         yield _send_on_ring(f"{collective} among data ranks", size, messages, *group, cluster, hides)
     numbers = recipe.batch * recipe.sequence * width
     if layout.tensor > 1:

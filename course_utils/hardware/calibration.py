@@ -72,7 +72,7 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
         source=f"calibrate() with torch {torch.__version__}, {threads} threads",
         memory=torch.cuda.get_device_properties(device).total_memory if on_gpu else psutil.virtual_memory().total,
         bandwidth=rates.in_place.points[-1][1],
-        flops={
+        flop_rates={
             name: max(rate for layout in _LAYOUTS for _, rate in rates.products[f"mm {layout}", name].points)
             for name in dtypes
         },

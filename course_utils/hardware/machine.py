@@ -39,11 +39,11 @@ class Work:
     dtype: str = "float32"
     flops: int = 0  # a multiplication with its addition counts as two
     bytes: int = 0  # read and written, each tensor once
-    new: int = 0  # those of `bytes` that go into memory that the operator allocates; 0 in place
-    pieces: int = 1  # the number of tensors allocated
+    new_bytes: int = 0  # those of `bytes` that go into memory that the operator allocates; 0 in place
+    new_tensors: int = 1  # the number of tensors allocated
     elements: int = 0  # of the largest tensor
     # Products: the square root of the second factor's elements; convolutions: that of the filters'; norms: elements per result.
-    side: float = 1.0
+    size: float = 1.0
     rows: int = 2**20  # of a product's first factor
     reach: int = 0  # bytes moved since the inputs were last used; if there are few, a cache may still hold the inputs
 
@@ -52,9 +52,9 @@ class Work:
 class Rates:
     """Rates by kernel and size, which a calibration measures, in place of a machine's general ones."""
 
-    products: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # by kernel and dtype: FLOP/s by side
+    products: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # by kernel and dtype: FLOP/s by size
     row_shares: Mapping[tuple[str, str], Curve] = field(default_factory=dict)  # the same: shares of these by rows
-    elements: Mapping[str, Curve] = field(default_factory=dict)  # by kernel: elements a second by side
+    elements: Mapping[str, Curve] = field(default_factory=dict)  # by kernel: elements a second by size
     stream: Curve | None = None  # bytes a second by bytes moved
     in_place: Curve | None = None  # the same where an operator allocates nothing
     new_memory: Curve | None = None  # bytes a second by bytes of a new tensor
@@ -68,7 +68,7 @@ class Machine:
     source: str  # of the figures
     memory: int  # bytes
     bandwidth: float  # of the memory, bytes a second
-    flops: Mapping[str, float]  # FLOP/s of dense matrix products by dtype: "float32" without and "tf32" with TF32
+    flop_rates: Mapping[str, float]  # FLOP/s of dense matrix products by dtype: "float32" without and "tf32" with TF32
     link: float  # bytes a second to one other device, one way
     link_name: str
     host_link: float  # bytes a second to the host's memory, one way
@@ -86,11 +86,13 @@ class Machine:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
         by_element = self.rates.elements.get(work.kernel)
-        one_by_one = work.elements / by_element.rate_at(work.side) if by_element else 0.0
-        stream = self.rates.stream if work.new else self.rates.in_place
+        one_by_one = work.elements / by_element.rate_at(work.size) if by_element else 0.0
+        stream = self.rates.stream if work.new_bytes else self.rates.in_place
         memory = work.bytes / (stream.rate_at(max(work.bytes, work.reach)) if stream else self.bandwidth)
         new_memory = self.rates.new_memory
-        allocation = work.new / new_memory.rate_at(work.new / work.pieces) if new_memory and work.new else 0.0
+        allocation = 0.0
+        if new_memory and work.new_bytes:
+            allocation = work.new_bytes / new_memory.rate_at(work.new_bytes / work.new_tensors)
         duration = allocation + max(arithmetic, one_by_one, memory)
         return max(self.seconds_per_operator, duration) if self.asynchronous else self.seconds_per_operator + duration
 
@@ -98,9 +100,9 @@ class Machine:
         kernel = work.kernel, work.dtype
         if kernel in self.rates.products:
             row_share = self.rates.row_shares.get(kernel)
-            return self.rates.products[kernel].rate_at(work.side) * (row_share.rate_at(work.rows) if row_share else 1.0)
-        if work.dtype not in self.flops:
+            return self.rates.products[kernel].rate_at(work.size) * (row_share.rate_at(work.rows) if row_share else 1.0)
+        if work.dtype not in self.flop_rates:
             raise NoRateError(
-                f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flops)}."
+                f"{self.name} has no rate for matrix products in {work.dtype}; choose one of {', '.join(self.flop_rates)}."
             )
-        return self.flops[work.dtype]
+        return self.flop_rates[work.dtype]

@@ -1,6 +1,6 @@
 """The work of a step's operators, counted from shapes, and the seconds that a machine needs for it."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod, sqrt
@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 from torch._ops import OpOverload
-from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
+from course_utils.hardware.flops import flop_formula
 from course_utils.hardware.kernels import CHANNELS_LAST, MIXED, STRIDED, UNEVEN
 from course_utils.hardware.machine import ON_HOST, Machine, Work
 from course_utils.units import MiB
@@ -49,6 +49,17 @@ class Prediction:
         return frame.groupby("operator").sum().sort_values("seconds", ascending=False)
 
 
+_ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
+_OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
+_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
+# Operators that read only the shape of their second argument.
+_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
+# Operators that read only those rows of their first tensor that the other tensors select.
+_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
+# The index of a product's first factor, and of a convolution's filters, among the arguments.
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_FILTERS = {"convolution": 1, "convolution_backward": 2}
 # Operators that do no work: marks for a profiler, and questions about fake tensors.
 _NO_OPERATORS = ("profiler.", "prim.")
 # Bytes, more than any cache holds.
@@ -102,19 +113,6 @@ class OperatorWatch(Watch):
         return weighted // max(1, sum(t.nbytes for t in inputs))
 
 
-_ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
-_OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
-_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
-# Operators that read only the shape of their second argument.
-_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
-# Operators that read only those rows of their first tensor that the other tensors select.
-_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
-# The index of a product's first factor, and of a convolution's filters, among the arguments.
-_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-_FILTERS = {"convolution": 1, "convolution_backward": 2}
-
-
 def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object, inputs: list, outputs: list) -> Work:
     """The work of one call of an operator, from the shapes of its inputs and outputs."""
     name = str(function.overloadpacket).split(".")[-1]
@@ -128,13 +126,15 @@ def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object,
         _classify(name, args),
         dtype=str(floating[0] if floating else torch.float32).removeprefix("torch."),
         flops=int(formula(*args, **kwargs, out_val=result)) if formula else 0,
-        pieces=max(1, len(new)),
+        new_tensors=max(1, len(new)),
     )
     if name in _NEVER_TOUCHED or not (new or modified):
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
     elements = sum(t.numel() for t in args[0]) if name.startswith("_foreach_") else max(sizes)
-    return replace(work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new=_bytes_of_views(new))
+    return replace(
+        work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new_bytes=_bytes_of_views(new)
+    )
 
 
 def list_tensors(tree: object) -> list[torch.Tensor]:
@@ -181,67 +181,8 @@ def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-def count_flops() -> flop_counter.FlopCounterMode:
-    """Returns torch's FLOP counter, a context, with formulas for the products for which torch has none."""
-    formulas = {
-        getattr(namespace, name): formula
-        for namespace in (torch.ops.aten, torch.ops.bitsandbytes)
-        for name, formula in _FORMULAS.items()
-        if hasattr(namespace, name)
-    }
-    return flop_counter.FlopCounterMode(display=False, custom_mapping=formulas)
-
-
-@cache
-def flop_formula(packet: torch._ops.OpOverloadPacket) -> Callable[..., int] | None:
-    """The function `formula(*args, out_val=result, **kwargs)` of an operator's FLOPs; None if it multiplies no matrices."""
-    ours = _FORMULAS.get(packet.__name__)
-    return flop_counter.shape_wrapper(ours) if ours else flop_counter.flop_registry.get(packet)
-
-
-def _make_recurrent_formula(flops: int) -> Callable[..., int]:
-    """The formula of a recurrent layer with this many FLOPs for each input row and each weight."""
-    return lambda x, of_input, of_state, *_, **__: flops * prod(x[:-1]) * (prod(of_input) + prod(of_state))
-
-
-def _count_grouped(first: torch.Size, second: torch.Size, *_, out_shape: torch.Size, **__) -> int:
-    of_groups = len(second) == 2 < len(first)
-    return 2 * (prod(out_shape) * first[-1] if of_groups else prod(first) * second[-1])
-
-
-def _count_in_4_bits(x: torch.Size, *_, out_shape: torch.Size, **__) -> int:
-    """A product with a weight that is passed as codes in 4 bits, so that its width is read from the result."""
-    return 2 * prod(x) * out_shape[-1]
-
-
-def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_, **__) -> int:
-    """Two products: scores and values."""
-    return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
-
-
-def _count_attention_backward(_: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *__, **___) -> int:
-    """Five products: scores once more, and the gradients of probabilities, values, queries and keys."""
-    return 2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1])
-
-
-_ATTENTIONS = [
-    f"_scaled_dot_product_{kind}"
-    for kind in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
-]
-# Formulas that torch lacks, or has (before PyTorch 2.13) only for attention in which no heads share a key.
-_FORMULAS = {
-    "mkldnn_rnn_layer": _make_recurrent_formula(2),
-    "mkldnn_rnn_layer_backward": _make_recurrent_formula(4),
-    "_grouped_mm": _count_grouped,
-    "gemm_4bit": _count_in_4_bits,
-    "gemv_4bit": _count_in_4_bits,
-    **dict.fromkeys(_ATTENTIONS, _count_attention),
-    **{f"{name}_backward": _count_attention_backward for name in _ATTENTIONS},
-}
-
-
 def _classify(operator: str, args: tuple) -> Work:
-    """The work's kernel, side and rows. The kernel's name ends in the layout of the arguments if its rate depends on that."""
+    """The work's kernel, size and rows. The kernel's name ends in the layout of the arguments if its rate depends on that."""
     name = operator.removeprefix("_foreach_").removesuffix("_")
     name = _OTHER_NAMES.get(name, name)
     if operator in _FACTORS:
@@ -251,19 +192,19 @@ def _classify(operator: str, args: tuple) -> Work:
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
     if pictures and args[0] is pictures[0]:
         name += _suffix_for_pictures(operator, pictures)
-    return Work(name, side=sqrt(args[_FILTERS[operator]].numel()) if operator in _FILTERS else 1.0)
+    return Work(name, size=sqrt(args[_FILTERS[operator]].numel()) if operator in _FILTERS else 1.0)
 
 
 def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> Work:
     if left.dim() == 2:
         name = "mm " + "".join("N" if factor.stride(-1) == 1 else "T" for factor in (left, right))
-    return Work(name, side=sqrt(prod(right.shape[-2:])), rows=left.shape[-2])
+    return Work(name, size=sqrt(prod(right.shape[-2:])), rows=left.shape[-2])
 
 
 def _classify_norm(x: torch.Tensor, order: float = 2, dims: Sequence[int] | None = None, *_) -> Work:
     dims = dims or ()  # none: over all
     is_strided = min((x.stride(dim) for dim in dims if x.shape[dim] > 1), default=1) > 1
-    return Work(_NORM + (STRIDED if is_strided else ""), side=float(prod(x.shape[dim] for dim in dims)))
+    return Work(_NORM + (STRIDED if is_strided else ""), size=float(prod(x.shape[dim] for dim in dims)))
 
 
 def _suffix_for_pictures(operator: str, pictures: list[torch.Tensor]) -> str:

@@ -231,7 +231,7 @@ def host_or_again(
     et al. 2022, appendix A, without the backward pass).
     """
     operations = 24 * width**2 + 4 * length * width
-    return 2 * per_number * width / machine.host_link, operations / (SHARE * machine.flops["bfloat16"])
+    return 2 * per_number * width / machine.host_link, operations / (SHARE * machine.flop_rates["bfloat16"])
 
 
 def exposed_transfer(transfer: np.ndarray | float, recomputing: np.ndarray | float) -> np.ndarray:
@@ -245,7 +245,7 @@ def length_that_meets(width: int, machine: Machine, per_number: float, overlappe
     `overlapped` counts only what the step waits for, so that the work need only take as long as half of one way. Below 0
     moving always takes less.
     """
-    each_way = per_number * SHARE * machine.flops["bfloat16"] / machine.host_link
+    each_way = per_number * SHARE * machine.flop_rates["bfloat16"] / machine.host_link
     return ((0.5 if overlapped else 2) * each_way - 24 * width) / 4
 
 

@@ -192,7 +192,7 @@ class MeshStep:
     @property
     def computing(self) -> float:
         operations = self.k * self.micro * self.model.operations(self.blocks, self.recompute)
-        return operations / (self.mesh.t * 0.5 * self.cluster.card.flops["bfloat16"])
+        return operations / (self.mesh.t * 0.5 * self.cluster.card.flop_rates["bfloat16"])
 
     @property
     def wire(self) -> float:
@@ -344,14 +344,14 @@ def predicted_flops(run: PublishedRun, stage: int = 0) -> float:
 def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
     """Seconds of a published run's update as it achieved them, and those at half of the peak."""
     operations = run.batch * run.model.context * run.model.operations(run.model.blocks, recompute=True) / run.cards
-    return operations / run.flops, operations / (0.5 * A100.flops["bfloat16"])
+    return operations / run.flops, operations / (0.5 * A100.flop_rates["bfloat16"])
 
 
 def published_figure() -> tuple[Figure, str]:
     """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
     achieved = [run.flops / 1e12 for run in PUBLISHED]
     predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
-    half = 0.5 * A100.flops["bfloat16"] / 1e12
+    half = 0.5 * A100.flop_rates["bfloat16"] / 1e12
     off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
     title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
     sizes = [run.model.parameters for run in PUBLISHED]

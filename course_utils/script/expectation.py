@@ -31,6 +31,6 @@ class Expectation:
             return cls(cache["peak"], cache["flops"])
         peak = estimate(source, split.recipe).peak if split.is_predictable else None
         dtype = "bfloat16" if job.precision in ("bf16", "autocast", "fp16") else "float32"
-        rate = None if job.precision == "fp64" else calibrate([dtype], exchange=False).flops[dtype]
+        rate = None if job.precision == "fp64" else calibrate([dtype], exchange=False).flop_rates[dtype]
         write_json(path, {"key": key, "peak": peak, "flops": rate})
         return cls(peak, rate)

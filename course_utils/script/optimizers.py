@@ -10,7 +10,7 @@ from torch import nn
 from course_utils import optim
 from course_utils.errors import CourseError, suggest
 from course_utils.memory.step import optimizers
-from course_utils.memory.step.recipe import OPTIMIZERS, Spec
+from course_utils.memory.step.recipe import OPTIMIZERS, OptimizerSpec
 from course_utils.optim import ChainedOptimizer, hidden_matrices
 
 # Those of torch's that update each element from its own gradient alone; the course's say it by themselves.
@@ -38,7 +38,7 @@ def optimizer_kind(name: str) -> OptimizerKind:
     """The kind of optimizer called `name`. Raises `CourseError` for a name that makes no optimizer here."""
     if name == "muon":
         return OptimizerKind(_make_muon)
-    spec = OPTIMIZERS.get(name, Spec(name))
+    spec = OPTIMIZERS.get(name, OptimizerSpec(name))
     library, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
     module = {"torch": torch.optim, "course": optim}.get(library)
     if name in OPTIMIZERS and module is None and name not in _NOT_HERE:

@@ -185,9 +185,9 @@ def throughput(history: History, machine: Machine, dtype: str = "float32", skip:
     counted = history.steps[skip:]
     if not counted or "flops" not in counted[0]:
         raise CourseError(f"There are no steps with counted operations after the first {skip}; run train() for longer.")
-    if dtype not in machine.flops:
-        raise CourseError(f"{machine.name} has no rate for {dtype}; choose one of {', '.join(machine.flops)}.")
+    if dtype not in machine.flop_rates:
+        raise CourseError(f"{machine.name} has no rate for {dtype}; choose one of {', '.join(machine.flop_rates)}.")
     tokens_per_second = history.tokens_per_second(skip)
     flops_per_token = sum(row["flops"] for row in counted) / sum(row["tokens"] for row in counted)
     rate = flops_per_token * tokens_per_second
-    return Throughput(tokens_per_second, rate, rate / machine.flops[dtype])
+    return Throughput(tokens_per_second, rate, rate / machine.flop_rates[dtype])

@@ -26,7 +26,7 @@ def calibrated():
 
 
 def test_calibration_gives_figures_within_what_is_physically_possible(calibrated):
-    assert 1e7 < calibrated.flops["float32"] < 1e15
+    assert 1e7 < calibrated.flop_rates["float32"] < 1e15
     assert 1e7 < calibrated.bandwidth < 1e14
     assert 1e6 < calibrated.host_link < 1e14
     assert 1e-8 < calibrated.seconds_per_operator < 1
@@ -37,7 +37,7 @@ def test_calibration_gives_figures_within_what_is_physically_possible(calibrated
     for curve in (*curves, rates.stream, rates.in_place, rates.new_memory):
         assert all(0 < rate < 1e15 for _, rate in curve.points)
         assert list(curve.points) == sorted(curve.points)
-    assert calibrated.flops["float32"] >= max(rate for _, rate in rates.products["mm NN", "float32"].points)
+    assert calibrated.flop_rates["float32"] >= max(rate for _, rate in rates.products["mm NN", "float32"].points)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from course_utils.units import GiB
 
 
 def made_up(**changes) -> Machine:
-    figures = {"memory": 8 * GiB, "bandwidth": 100.0, "flops": {"float32": 1000.0, "bfloat16": 4000.0}}
+    figures = {"memory": 8 * GiB, "bandwidth": 100.0, "flop_rates": {"float32": 1000.0, "bfloat16": 4000.0}}
     figures |= {"link": 10.0, "link_name": "string", "host_link": 5.0}
     return Machine("made up", "a test", **{**figures, **changes})
 
@@ -38,11 +38,11 @@ def test_measured_rates_come_before_the_general_ones():
         new_memory=Curve(((1, 20.0),)),
     )
     machine = made_up(rates=rates)
-    assert machine.seconds(Work("mm NT", flops=3000, side=100)) == pytest.approx(3.0)
-    assert machine.seconds(Work("mm NN", flops=3000, side=100)) == 3.0  # no measurement: the machine's rate
+    assert machine.seconds(Work("mm NT", flops=3000, size=100)) == pytest.approx(3.0)
+    assert machine.seconds(Work("mm NN", flops=3000, size=100)) == 3.0  # no measurement: the machine's rate
     assert machine.seconds(Work("gelu", elements=70, bytes=100)) == 7.0
     assert machine.seconds(Work("add", bytes=100)) == 0.5
-    assert machine.seconds(Work("add", bytes=100, new=40)) == 100 / 50 + 40 / 20
+    assert machine.seconds(Work("add", bytes=100, new_bytes=40)) == 100 / 50 + 40 / 20
 
 
 def test_what_was_touched_long_ago_comes_from_memory():
@@ -62,8 +62,8 @@ def test_a_product_with_few_rows_reaches_a_share_of_the_rate():
 
 def test_new_memory_is_paid_for_piece_by_piece():
     machine = made_up(rates=Rates(new_memory=Curve(((10, 100.0), (1000, 1.0))), stream=Curve(((1, 1e9),))))
-    assert machine.seconds(Work("add", bytes=1, new=1000)) == pytest.approx(1000)
-    assert machine.seconds(Work("_foreach_add", bytes=1, new=1000, pieces=100)) == pytest.approx(10)
+    assert machine.seconds(Work("add", bytes=1, new_bytes=1000)) == pytest.approx(1000)
+    assert machine.seconds(Work("_foreach_add", bytes=1, new_bytes=1000, new_tensors=100)) == pytest.approx(10)
 
 
 def test_a_curve_is_straight_in_logarithms_and_flat_beyond_its_ends():
@@ -87,7 +87,11 @@ def test_named_machines_are_consistent(machine):
     """Relations that hold for every accelerator; a slip in a unit or a sparse figure taken for a dense one breaks them."""
     assert machine.source.startswith("https://")
     assert machine.host_link <= machine.link < machine.bandwidth
-    assert machine.flops["float32"] <= machine.flops.get("tf32", machine.flops["float32"]) < machine.flops["float16"]
-    assert machine.flops["float16"] == machine.flops.get("bfloat16", machine.flops["float16"])
+    assert (
+        machine.flop_rates["float32"]
+        <= machine.flop_rates.get("tf32", machine.flop_rates["float32"])
+        < machine.flop_rates["float16"]
+    )
+    assert machine.flop_rates["float16"] == machine.flop_rates.get("bfloat16", machine.flop_rates["float16"])
     # The FLOPs that one byte must be worth differ little between them in half precision, least on the narrow RTX 3060.
-    assert (70 if machine.name == "RTX 3060" else 75) < machine.flops["float16"] / machine.bandwidth < 450
+    assert (70 if machine.name == "RTX 3060" else 75) < machine.flop_rates["float16"] / machine.bandwidth < 450

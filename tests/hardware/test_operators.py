@@ -27,7 +27,7 @@ def test_flops_of_a_convolution():
     forward, backward = (operator.work for operator in operators if operator.work.flops)
     assert forward.flops == 2 * (2 * 8 * 6 * 6) * (3 * 3 * 3)
     assert backward.flops == forward.flops  # pictures want no gradient: one product, not two
-    assert forward.side == (8 * 3 * 3 * 3) ** 0.5
+    assert forward.size == (8 * 3 * 3 * 3) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_flops_of_a_convolution():
 )
 def test_bytes_are_those_read_and_written_each_tensor_once(name, step, expected):
     (work,) = works(name, step, torch.ones(5, 7), torch.ones(5, 7), torch.ones(7))
-    assert (work.bytes, work.new, work.elements) == expected
+    assert (work.bytes, work.new_bytes, work.elements) == expected
 
 
 def test_a_lookup_reads_the_rows_it_is_asked_for():
@@ -99,7 +99,7 @@ def test_what_sets_the_pace_beside_the_shape_is_told_apart():
     def norms(dim):
         step = partial(torch.linalg.vector_norm, ord=2, dim=dim)
         (work,) = works("linalg_vector_norm", step, torch.ones(4, 5, 3))
-        return work.kernel, work.side
+        return work.kernel, work.size
 
     assert norms(-1) == ("linalg_vector_norm", 3), "side by side in memory"
     assert norms(-2) == ("linalg_vector_norm, strided", 5)
@@ -129,9 +129,9 @@ def test_it_is_remembered_how_much_was_moved_since_an_input_was_touched():
 
 def test_of_products_the_rows_are_counted_and_of_lists_the_pieces():
     (product,) = works("mm", torch.mm, torch.ones(7, 5), torch.ones(5, 3))
-    assert (product.rows, product.side) == (7, 15**0.5)
+    assert (product.rows, product.size) == (7, 15**0.5)
     (roots,) = works("_foreach_sqrt", torch._foreach_sqrt, [torch.ones(6), torch.ones(2)])
-    assert (roots.pieces, roots.new) == (2, 32)
+    assert (roots.new_tensors, roots.new_bytes) == (2, 32)
 
 
 def test_flops_of_a_recurrent_layer():

@@ -12,7 +12,7 @@ from course_utils.lessons import c12_on_paper as lesson
 from course_utils.lessons.c12_on_paper import LINKS, PUBLISHED, SELENE, Cluster, Decoder, Mesh, MeshStep, gpt, llama
 
 H100 = hardware.machine("H100")
-PEAK = H100.flops["bfloat16"]
+PEAK = H100.flop_rates["bfloat16"]
 CLUSTER = Cluster(H100, LINKS["NVLink 4"], LINKS["400 Gb/s"])
 SEVEN, SEVENTY = lesson.MODELS.values()
 UPDATE = 1024 * 4096

@@ -27,7 +27,7 @@ from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
 # Of `MONOMIALS`: those in b alone, those in s alone, and those that seven sizes can tell apart.
-_IN_BATCH, _IN_LENGTH, _ALL_BUT_B2 = (0, 1, 6), (0, 2, 4), range(6)
+_BATCH_COLUMNS, _LENGTH_COLUMNS, _COLUMNS_WITHOUT_B2 = (0, 1, 6), (0, 2, 4), range(6)
 _IN_PRIMES = (23, 32 * 29)
 """Batch and length of the dry run that finds letters: primes that occur in no other size, and 32 for kernels that round."""
 # A size takes one or two dry runs, and formulas take seven. To print an estimate, formulas are found at once.
@@ -35,7 +35,7 @@ _SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Formulas:
     """Polynomials for one example, or for several, which hold between the sizes at which dry runs confirmed them.
 
@@ -88,7 +88,7 @@ def powers(b: int, s: int) -> np.ndarray:
     return np.array([float(b) ** i * float(s) ** j for i, j in MONOMIALS])
 
 
-def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = _ALL_BUT_B2) -> np.ndarray | None:
+def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = _COLUMNS_WITHOUT_B2) -> np.ndarray | None:
     """The coefficients, (events, monomials), that give all `logs`, each at its (b, s), to the byte; None if none do.
 
     `columns` are the monomials that may occur; there must be at least as many logs.
@@ -193,15 +193,15 @@ class Finder:
     def _choose_sizes(self, is_single: bool, length: int | None) -> tuple[list[tuple[int, int]], Iterable[int]]:
         """Pairs of batch and length to run, and the columns of the monomials that these can distinguish."""
         if length:
-            return [(b, length) for b in (2, 3, 4, 5)], _IN_BATCH
+            return [(b, length) for b in (2, 3, 4, 5)], _BATCH_COLUMNS
         parts = (self.source.config, getattr(self.source.config, "text_config", None))
         positions = [getattr(part, name, None) for part in parts for name in _POSITIONS]
         # A length four times which the model still takes.
         unit = max(2, min(64, min(filter(None, positions), default=256) // 4))
         if is_single:
-            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], _IN_LENGTH
+            return [(1, unit), (1, 2 * unit), (1, 4 * unit), (1, 3 * unit)], _LENGTH_COLUMNS
         batches_and_units = ((2, 1), (2, 2), (3, 1), (4, 2), (2, 4), (3, 4), (5, 3))
-        return [(b, units * unit) for b, units in batches_and_units], _ALL_BUT_B2
+        return [(b, units * unit) for b, units in batches_and_units], _COLUMNS_WITHOUT_B2
 
     def _fit_formulas(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
         """Formulas for all lengths, or for `length` alone, from dry runs at small sizes; None if no polynomials give these."""

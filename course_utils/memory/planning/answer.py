@@ -125,8 +125,8 @@ class Plan:
             reserved = format_bytes(self.trial.log.reserved)
             width = f"The upper estimate is {self.need.high / self.need.low - 1:.0%} above the lower"
             yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.basis}."
-            on = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
-            yield f"Cards on which it fits: {on[FITS]}; tight: {on[TIGHT]}."
+            cards = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
+            yield f"Cards on which it fits: {cards[FITS]}; tight: {cards[TIGHT]}."
             yield self._remark_on_label()
         else:
             yield f"Known from {self.estimate.basis}."

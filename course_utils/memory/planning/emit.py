@@ -15,7 +15,7 @@ _ALWAYS_WRITTEN = {"batch", "accumulation", "sequence", "packed", "checkpointing
 # Fields that `_trl_settings` writes itself.
 _WRITTEN_BY_HAND = {"lora", "lora_targets", "lora_dropout", "quantized", "double_quantization"}
 # Fields on which another line has a remark or a setting.
-_SAID_OTHERWISE = ("teacher", "galore", "trl_loss")
+_FIELDS_WITH_REMARKS = ("teacher", "galore", "trl_loss")
 NO_SETTING = "# No setting:"
 _HOW_TO_TRL = (
     "# trl sft --config THIS-FILE --dataset_name YOUR-DATA",
@@ -91,7 +91,7 @@ def _add_remarks(kind: str, model: str, recipe: Recipe) -> str:
     if kind == "trl":
         for field in fields(recipe):
             has_key = field.metadata["keys"].keys() & {"trainer", "trl"}
-            if field.name in OWN_LOOP and not has_key and field.name not in _SAID_OTHERWISE:
+            if field.name in OWN_LOOP and not has_key and field.name not in _FIELDS_WITH_REMARKS:
                 remarks[f"{field.name} is {OWN_LOOP[field.name]}"] = getattr(recipe, field.name) != field.default
     lines = [f"{NO_SETTING} {remark} in a loop of your own." for remark, applies in remarks.items() if applies]
     return "\n".join([*lines, _SETTINGS[kind](model, recipe)])

@@ -62,6 +62,6 @@ def name_cards(names: Sequence[str], recipe: Recipe) -> str:
     half = "bfloat16" if recipe.precision != "fp16" else "float16"
     dtype = half if recipe.precision != "fp32" or recipe.quantized else "float32"
     smallest = [name for name in names if MACHINES[name].memory == MACHINES[names[0]].memory]
-    text = ", ".join(name if dtype in MACHINES[name].flops else f"{name} (no {dtype})" for name in smallest)
+    text = ", ".join(name if dtype in MACHINES[name].flop_rates else f"{name} (no {dtype})" for name in smallest)
     larger = len(names) - len(smallest)
     return f"{text} and {larger} with more memory" if larger else text

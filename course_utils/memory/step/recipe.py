@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from course_utils.errors import CourseError, require_count, suggest
 
 
-class Spec(NamedTuple):
+class OptimizerSpec(NamedTuple):
     """An optimizer: the path of the library's class, its options, and its name in `TrainingArguments`, if it has one."""
 
     path: str
@@ -20,19 +20,19 @@ class Spec(NamedTuple):
 
 _ONE_BY_ONE = {"foreach": False}
 OPTIMIZERS = {
-    "sgd": Spec("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
-    "momentum": Spec("torch.optim.SGD", {"momentum": 0.9, "foreach": False}),
-    "adamw": Spec("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
-    "adamw-foreach": Spec("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
-    "adamw-fused": Spec("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
-    "adafactor": Spec("torch.optim.Adafactor", _ONE_BY_ONE),
-    "adafactor-transformers": Spec(
+    "sgd": OptimizerSpec("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
+    "momentum": OptimizerSpec("torch.optim.SGD", {"momentum": 0.9, "foreach": False}),
+    "adamw": OptimizerSpec("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
+    "adamw-foreach": OptimizerSpec("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
+    "adamw-fused": OptimizerSpec("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
+    "adafactor": OptimizerSpec("torch.optim.Adafactor", _ONE_BY_ONE),
+    "adafactor-transformers": OptimizerSpec(
         "transformers.Adafactor", {"relative_step": False, "scale_parameter": False}, "adafactor"
     ),
-    "adamw8bit": Spec("bitsandbytes.optim.AdamW8bit", trainer="adamw_bnb_8bit"),
-    "adamw4bit": Spec("course_utils.memory.step.optimizers.MemoryOfAdamW4bit", trainer="adamw_torch_4bit"),
-    "paged_adamw_8bit": Spec("bitsandbytes.optim.PagedAdamW8bit", trainer="paged_adamw_8bit"),
-    "paged_adamw_32bit": Spec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
+    "adamw8bit": OptimizerSpec("bitsandbytes.optim.AdamW8bit", trainer="adamw_bnb_8bit"),
+    "adamw4bit": OptimizerSpec("course_utils.memory.step.optimizers.MemoryOfAdamW4bit", trainer="adamw_torch_4bit"),
+    "paged_adamw_8bit": OptimizerSpec("bitsandbytes.optim.PagedAdamW8bit", trainer="paged_adamw_8bit"),
+    "paged_adamw_32bit": OptimizerSpec("bitsandbytes.optim.PagedAdamW32bit", trainer="paged_adamw_32bit"),
 }
 """The optimizers that a `Recipe` may name."""
 ADAMW = ("adamw", "adamw-foreach", "adamw-fused")
@@ -40,7 +40,7 @@ PRECISIONS = ("fp32", "bf16", "bf16-masters", "autocast", "fp16")
 ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
-DROPS = ("after-update", "before-backward", "never")
+ZERO_GRADS = ("after-update", "before-backward", "never")
 _TRAINER = {"optimizer": "adamw-fused", "keeps_outputs": False, "use_cache": False, "clipping": True}
 LOOPS = {
     "own": {"optimizer": "adamw-foreach"},
@@ -94,7 +94,7 @@ class Recipe:
     keeps_outputs: bool = _field(True, "the loop keeps all that the model returns, not only the loss")
     attention: str = _field("sdpa", "how attention is computed", ATTENTIONS, trl="attn_implementation")
     clipping: bool = _field(False, "scale gradients to norm 1")
-    zero_grad: str = _field("after-update", "when gradients are dropped; never: set to zero in place", DROPS)
+    zero_grad: str = _field("after-update", "when gradients are dropped; never: set to zero in place", ZERO_GRADS)
     use_cache: bool = _field(True, "the model returns keys and values too", trainer="use_cache")
     # The loss with label smoothing is computed outside the model, from whole logits. The chunked loss is
     # `techniques.LossWithGradients` of a causal language model, which then returns hidden states in place of logits.

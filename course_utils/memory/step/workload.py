@@ -149,17 +149,19 @@ class Workload:
                     outputs, loss = self._forward_and_loss(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
                     if not (isinstance(batch, dict) and "labels" in batch and "logits" in outputs):
-                        raise CourseError(
-                            "eval_logits needs logits and labels by Transformers' names; leave it out for this model."
-                        )
+                        advice = "leave it out for this model."
+                        raise CourseError(f"eval_logits needs logits and labels by Transformers' names; {advice}")
                     of_batch = [outputs["logits"], batch["labels"]]
                     del outputs
-                    if gathered:
-                        gathered = [torch.cat(pair) for pair in zip(gathered, of_batch, strict=True)]
-                    else:
-                        rows = max(0, recipe.eval_logits - recipe.eval_batch)
-                        gathered = [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
+                    gathered = self._join_logits(gathered, of_batch)
         model.train()
+
+    def _join_logits(self, gathered: list[torch.Tensor], of_batch: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Logits and labels of all batches until this one; before the first, room for those that came earlier."""
+        if gathered:
+            return [torch.cat(pair) for pair in zip(gathered, of_batch, strict=True)]
+        rows = max(0, self.recipe.eval_logits - self.recipe.eval_batch)
+        return [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in of_batch]
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> None:
         """Copy parameters and optimizer state to the host, tensor by tensor; a sharded one is gathered first."""

@@ -38,7 +38,7 @@ _ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.sca
 _IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
 _TRAITS: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
 _LASTING = ("gradients", "parameters", "optimizer state")
-_SEEN_OTHERWISE = dict.fromkeys(("_parameters", "_buffers", "_modules"))
+_REGISTERED_ATTRIBUTES = dict.fromkeys(("_parameters", "_buffers", "_modules"))
 _COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
 
 
@@ -244,7 +244,7 @@ class Meter(TorchDispatchMode):
         for name, buffer in self._iterate_named("named_buffers"):
             self._set_kind("buffers", [buffer], "", name.rpartition(".")[0])
         for name, module in self._iterate_named("named_modules"):
-            self._set_kind("buffers", _tensors_in({**vars(module), **_SEEN_OTHERWISE}), "", name)
+            self._set_kind("buffers", _tensors_in({**vars(module), **_REGISTERED_ATTRIBUTES}), "", name)
             for parameter in module.parameters(recurse=False):  # such as the statistics of quantized weights
                 self._set_kind("buffers", _tensors_in(vars(parameter)), "", name)
         self._set_kind_of_state()

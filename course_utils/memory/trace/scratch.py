@@ -20,7 +20,9 @@ _LARGE, _SMALL = 2**28, 2**24
 
 _RECURRENT = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
 _SVD = _aten._linalg_svd.default
-_HIDES = dict.fromkeys((_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT, _SVD), _LARGE)
+_LIMITS_OF_SCRATCH = dict.fromkeys(
+    (_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT, _SVD), _LARGE
+)
 _SUM = _aten.add_.Tensor
 _PRODUCTS = dict.fromkeys((_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default), _SMALL)
 
@@ -81,7 +83,12 @@ def try_out(operator: OpOverload, args: tuple, kwargs: dict, largest: int = _LAR
 
 def may_hide(operator: OpOverload) -> bool:
     """Whether an operator is of a kind that may allocate memory that no dispatch mode sees."""
-    return operator.namespace == "bitsandbytes" or operator in _HIDES or operator in _PRODUCTS or operator is _SUM
+    return (
+        operator.namespace == "bitsandbytes"
+        or operator in _LIMITS_OF_SCRATCH
+        or operator in _PRODUCTS
+        or operator is _SUM
+    )
 
 
 def _size_limit(operator: OpOverload, tensors: list[torch.Tensor]) -> int:
@@ -91,7 +98,7 @@ def _size_limit(operator: OpOverload, tensors: list[torch.Tensor]) -> int:
         return _PRODUCTS[operator] if tensors[0].itemsize == 2 else _LARGE
     # oneDNN has no gradient of a convolution in float16; what PyTorch does instead takes seconds for a few MiB.
     in_float16 = operator is _aten.convolution_backward.default and tensors[0].dtype == torch.float16
-    return 0 if in_float16 else _HIDES.get(operator, -1)
+    return 0 if in_float16 else _LIMITS_OF_SCRATCH.get(operator, -1)
 
 
 def _is_expanded(tensor: torch.Tensor) -> bool:

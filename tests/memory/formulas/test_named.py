@@ -5,7 +5,6 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 
@@ -15,13 +14,9 @@ from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.formulas.named import look_up
 from course_utils.memory.formulas.named import models as named_models
 from course_utils.memory.formulas.trial import try_recipe
-from course_utils.memory.planning.at_once import known_recipes, plan_at_once
-from course_utils.memory.planning.changes import CHANGES, apply_all
-from course_utils.memory.planning.need import fits
-from course_utils.memory.planning.plan import plan
+from course_utils.memory.planning.at_once import known_recipes
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, Recipe
-from course_utils.units import GiB
 
 DEFAULT = Recipe(**LOOPS["trainer"], device="cuda")
 RECIPES = tuple(known_recipes())
@@ -101,23 +96,6 @@ def test_what_was_not_confirmed_is_not_answered(changes):
     assert look_up("no-such-model", recipe) is None
 
 
-def test_the_plan_at_once_is_the_plan_and_each_row_does_what_it_says():
-    recipe = replace(DEFAULT, batch=2, sequence=512)
-    answer = plan_at_once("gpt2-small", 2 * GiB, recipe)
-    progress = Mock(show_verdict=Mock(side_effect=StopIteration))
-    with pytest.raises(StopIteration):
-        plan("gpt2-small", 2 * GiB, recipe, progress=progress)
-    (first,) = progress.show_verdict.call_args.args
-    assert (answer.headline, answer.estimate.by_instant()) == (first.headline, first.estimate.by_instant())
-    assert answer.rows
-    assert [row.level for row in answer.rows] == sorted(row.level for row in answer.rows)
-    for row in answer.rows:
-        assert apply_all(recipe, [change for change in CHANGES if change.name in row.names]) == row.recipe
-        assert row.need.high <= 2 * GiB
-        assert row.peak == try_recipe(source_of("gpt2-small"), row.recipe).peak
-        assert not any(set(other.names) < set(row.names) for other in answer.rows)
-
-
 def test_an_estimate_from_the_archive_prints_changes_and_runs_as_any_other():
     _, answer = look_up("gpt2-small", replace(DEFAULT, sequence=512))
     expected = estimate("gpt2-small", answer.recipe)
@@ -127,30 +105,6 @@ def test_an_estimate_from_the_archive_prints_changes_and_runs_as_any_other():
     assert answer.sizes == {"b": answer.recipe.batch, "s": 512}
     assert answer.with_fields(batch=2).peak == expected.with_fields(batch=2).peak
     assert answer.workload.source == expected.workload.source
-
-
-def test_the_largest_sizes_at_once_are_the_last_that_fit():
-    def fits_with(**sizes):
-        recipe = replace(DEFAULT, **{"batch": 4, "sequence": 512, **sizes})
-        return fits(try_recipe(source_of("gpt2-small"), recipe).log, "cuda", 6 * GiB)
-
-    answer = plan_at_once("gpt2-small", 6 * GiB, replace(DEFAULT, batch=4, sequence=512))
-    batch, length = answer.largest.values()
-    assert answer.open_ended == ()
-    assert fits_with(batch=batch)
-    assert fits_with(sequence=length)
-    assert not fits_with(batch=batch + 1)
-    assert not fits_with(sequence=length + LENGTH_STEP)
-
-
-def test_where_the_largest_that_formulas_know_fits_it_may_be_more():
-    answer = plan_at_once("gpt2-small", 180 * GiB, replace(DEFAULT, sequence=512))
-    assert answer.largest == {"largest batch": 64, "longest sequence": None}
-    assert answer.open_ended == ("largest batch",)
-    assert str(answer).endswith("largest batch: 64 or more")
-    longer = plan_at_once("llama-3.2-1b", 180 * GiB, replace(DEFAULT, batch=1, sequence=16384, checkpointing=True))
-    assert longer.largest["largest batch"] == 1, "two examples are known up to 8,192 tokens"
-    assert "largest batch: 1 or more" in str(longer)
 
 
 def test_the_bare_wheel_answers_for_a_named_model_and_says_what_all_else_needs(tmp_path):

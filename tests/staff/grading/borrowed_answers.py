@@ -261,7 +261,7 @@ def loss_and_gradients(x, w, labels, tokens):
             """from course_utils.techniques import chunked_loss
 def accumulated(batches, w, tokens):
     x, labels = (torch.cat(each) for each in zip(*batches))
-    wide = w.float().requires_grad_()
+    wide = w.float().clone().requires_grad_()
     loss = chunked_loss.LossWithGradients.apply(x.float(), wide, labels, tokens)
     return loss.detach(), torch.autograd.grad(loss, wide)[0].to(w.dtype)
 """,

@@ -114,7 +114,7 @@ class _Reader:
         The optimizer depends on the device, the precision on ranks and adapters, and what is not modeled on all of these.
         """
         for name, key in _plain_keys().items():
-            value = self._get(key, name)
+            value = self._take_value(key, name)
             if value is not None and value.value is None:  # max_length: null
                 self._note_unknown(name, f"{key} ({value.origin}) has no bound; say it with {flag_of(name)}")
             elif value is not None:
@@ -141,15 +141,15 @@ class _Reader:
         self.provenance[name] = origin
 
     def _take(self, name: str, key: str, convert: Callable[[str, Value], object]) -> None:
-        if (value := self._get(key, name)) is not None:
+        if (value := self._take_value(key, name)) is not None:
             self._put(name, convert(key, value), value.origin)
 
-    def _is_on(self, key: str, name: str) -> bool:
-        value = self._get(key, name)
+    def _take_switch(self, key: str, name: str) -> bool:
+        value = self._take_value(key, name)
         return value is not None and _read_switch(key, value)
 
-    def _get(self, key: str, name: str) -> Value | None:
-        """A setting, or else the tool's default. A value that a script computes leaves the field `name` unknown."""
+    def _take_value(self, key: str, name: str) -> Value | None:
+        """A setting, or else the tool's default; where a script computes it, the field `name` is noted as unknown."""
         value = self.settings.get(key)
         if value is not None and isinstance(value.value, Computed):
             code = value.value.code if len(value.value.code) < 60 else f"{value.value.code[:57]}…"
@@ -164,7 +164,7 @@ class _Reader:
         self.unmodeled[key] = tables().unmodeled[key].said_by(f"{key.replace('_', ' ')} ({value.origin})")
 
     def _read_optimizer(self) -> None:
-        value = self._get("optim", "optimizer")
+        value = self._take_value("optim", "optimizer")
         if value is None:
             return
         name = str(value.value)
@@ -188,7 +188,7 @@ class _Reader:
             )
 
     def _read_attention(self) -> None:
-        value = self._get("attn_implementation", "attention")
+        value = self._take_value("attn_implementation", "attention")
         if value is None:
             return
         kind = str(value.value)
@@ -201,7 +201,7 @@ class _Reader:
             self._note_unknown("attention", f"attn_implementation={kind} ({value.origin}) may keep other tensors")
 
     def _read_adapters(self) -> None:
-        if not self._is_on("use_peft", "lora"):
+        if not self._take_switch("use_peft", "lora"):
             four = self.settings.get("load_in_4bit")
             rank = self.settings.get("lora_r")
             if four is not None and not isinstance(four.value, Computed) and _read_switch("load_in_4bit", four):
@@ -213,7 +213,7 @@ class _Reader:
             return
         self._take("lora", "lora_r", _read_count)
         self._take("lora_dropout", "lora_dropout", _read_number)
-        targets = self._get("lora_target_modules", "lora_targets")
+        targets = self._take_value("lora_target_modules", "lora_targets")
         family = self.facts.family
         if targets is not None and targets.value is not None:
             names = _read_names("lora_target_modules", targets)
@@ -222,41 +222,41 @@ class _Reader:
             self._put("lora_targets", tables().targets[family], f"default of {PEFT} for {family}")
         else:
             self._note_unknown("lora_targets", "no file says which layers get adapters; say it with --lora-targets")
-        saved = self._get("lora_modules_to_save", "modules_to_save")
+        saved = self._take_value("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
             self._put("modules_to_save", _read_names("lora_modules_to_save", saved), saved.origin)
-        if self._is_on("load_in_4bit", "quantized"):
+        if self._take_switch("load_in_4bit", "quantized"):
             self._take("quantized", "load_in_4bit", lambda *_: "nf4")
             self._take("double_quantization", "use_bnb_nested_quant", _read_switch)
             upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
             self._put("upcast", bool(upcast.value), upcast.origin)
-            dtype = self._get("dtype", "upcast")
+            dtype = self._take_value("dtype", "upcast")
             if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
                 rest = Unmodeled(AT_LEAST, "what is not in 4 bits is loaded in float32, and planned in bfloat16")
                 self.unmodeled["upcast"] = rest.said_by(f"dtype={dtype.value} ({dtype.origin})")
 
     def _read_precision(self) -> None:
-        bf16, fp16 = (self._get(key, "precision") for key in ("bf16", "fp16"))
+        bf16, fp16 = (self._take_value(key, "precision") for key in ("bf16", "fp16"))
         if bf16 is None and fp16 is None:
             mixed = self.settings.get("mixed_precision")
             if mixed is not None and mixed.value in ("bf16", "fp16"):
                 self._put("precision", "autocast" if mixed.value == "bf16" else "fp16", mixed.origin)
             return
-        on = [key for key in ("bf16", "fp16") if self._is_on(key, "precision")]
-        if len(on) == 2:
-            if {*on} <= self.settings.keys():
+        active_keys = [key for key in ("bf16", "fp16") if self._take_switch(key, "precision")]
+        if len(active_keys) == 2:
+            if {*active_keys} <= self.settings.keys():
                 raise CourseError(f"bf16 ({bf16.origin}) and fp16 ({fp16.origin}) exclude each other; leave one out.")
-            on = [key for key in on if key in self.settings]
-        half = fp16 if "fp16" in on or bf16 is None else bf16
-        if "deepspeed_shards" in self.settings and on:  # it keeps its own copies in float32
+            active_keys = [key for key in active_keys if key in self.settings]
+        half = fp16 if "fp16" in active_keys or bf16 is None else bf16
+        if "deepspeed_shards" in self.settings and active_keys:  # it keeps its own copies in float32
             shares = self.fields.get("ranks", 1) != 1 and self.fields.get("zero_stage")
             self._put("precision", "autocast" if shares else "bf16-masters", half.origin)
         else:
-            self._read_dtype(on, half)
+            self._read_dtype(active_keys, half)
 
-    def _read_dtype(self, on: list[str], half: Value) -> None:
-        """Read the precision from the dtype of the weights; `on` has the keys `bf16` and `fp16` if true, `half` the one used."""
-        dtype = self._get("dtype", "precision") or Value("float32", half.origin)
+    def _read_dtype(self, active_keys: list[str], half: Value) -> None:
+        """Read the precision from the dtype of the weights, with those of `bf16` and `fp16` that are true, and the one used."""
+        dtype = self._take_value("dtype", "precision") or Value("float32", half.origin)
         width = str(dtype.value).removeprefix("torch.")
         origin = dtype.origin
         if width in ("auto", "None"):
@@ -267,14 +267,16 @@ class _Reader:
                     "precision", "no file says in which dtype weights are loaded; say it with --precision"
                 )
         if width == "float32":
-            self._put("precision", "autocast" if "bf16" in on else "fp16" if on else "fp32", half.origin)
+            self._put(
+                "precision", "autocast" if "bf16" in active_keys else "fp16" if active_keys else "fp32", half.origin
+            )
         elif width in ("bfloat16", "float16"):
             self._put("precision", "bf16", origin)
             if width == "float16":
                 self._note_unmodeled("float16_weights", Value(width, origin))
             if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
                 self._note_unmodeled("float32_adapters", Value(width, origin))
-            if on:
+            if active_keys:
                 self.remarks.append(
                     f"Autocast ({half.origin}) over weights in {width} ({origin}) is planned as all in bfloat16; norms that are "
                     "PyTorch's own are then in float32, and take more."
@@ -283,7 +285,7 @@ class _Reader:
             self._note_unknown("precision", f"dtype={width} ({origin}) is none of the plan's")
 
     def _read_evaluation(self) -> None:
-        strategy = self._get("eval_strategy", "eval_batch")
+        strategy = self._take_value("eval_strategy", "eval_batch")
         if strategy is None or strategy.value in ("no", False, None):
             return
         self._take("eval_batch", "per_device_eval_batch_size", _read_count)

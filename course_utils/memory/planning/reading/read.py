@@ -26,8 +26,8 @@ from course_utils.models import SETTINGS, is_model
 _ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
 _TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
 # Arguments of a trainer that count; the last two are names of an older TRL.
-_OF_TRAINERS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
-_IN_BITS = ("load_in_4bit", "load_in_8bit")
+_TRAINER_ARGUMENTS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
+_BIT_FLAGS = ("load_in_4bit", "load_in_8bit")
 _NO_MODELS = ("Tokenizer", "Processor", "Config", "FeatureExtractor", "Peft")
 
 
@@ -39,17 +39,17 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     for a file that says that it leaves something out.
     """
     arguments = list(arguments)
-    settings, problems = {}, {}
+    settings, files_read = {}, _Files()
     models = [text for text in arguments if is_model(text)]
     files = [text for text in arguments if text not in models]
     if len(models) > 1:
         raise CourseError(f"{models[0]!r} and {models[1]!r} are no files here, so both must be models; give one model.")
-    parts = [_read_file(Path(file), problems) for file in files]
+    parts = [files_read.read_file(Path(file)) for file in files]
     if launch is not None:
-        launch_parts, settings = _read_launch(list(launch), problems)
+        launch_parts, settings = files_read.read_launch(list(launch))
         parts += launch_parts
     settings |= _translate(parts)
-    settings |= _read_deepspeed_file(settings, problems)
+    settings |= files_read.read_deepspeed_file(settings)
     if ranks is not None:
         settings["ranks"] = Value(ranks, flag_of("ranks"))
     name = settings.get("model_name_or_path")
@@ -69,7 +69,7 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
         return Reading(model)
     origin = "the command" if models else name.origin
     result = Reading.from_settings(model, origin, settings, tool, describe(model))
-    return replace(result, unmodeled=result.unmodeled | problems)
+    return replace(result, unmodeled=result.unmodeled | files_read.problems)
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
@@ -81,35 +81,145 @@ def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
     return {key: value for tool, settings in merged.values() for key, value in tool.translate(settings).items()}
 
 
-def _read_file(
-    path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings | None = None
-) -> tuple[Tool, Settings]:
-    require_file(path)
-    if path.suffix.lower() == ".py":
-        return _read_script(path, problems, launch_arguments or {})
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        if line.lower().startswith("# no setting:"):
-            left_out = line.partition(":")[2].strip()
+class _Files:
+    """Files, scripts and launch lines, each read as a tool and its settings; `problems` are what these do beyond any setting."""
+
+    def __init__(self):
+        self.problems: dict[str, Unmodeled] = {}
+
+    def read_file(self, path: Path, launch_arguments: Settings | None = None) -> tuple[Tool, Settings]:
+        """The tool of a file and its settings; a script may take `launch_arguments`."""
+        require_file(path)
+        if path.suffix.lower() == ".py":
+            return self._read_script(path, launch_arguments or {})
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            if line.lower().startswith("# no setting:"):
+                left_out = line.partition(":")[2].strip()
+                raise CourseError(
+                    f"{path}:{number} says what this file leaves out: {left_out} Give it as a flag, and delete the line."
+                )
+        settings = read_keys(path)
+        tool = kind_of(settings)
+        if tool is None:
             raise CourseError(
-                f"{path}:{number} says what this file leaves out: {left_out} Give it as a flag, and delete the line."
+                f"{path} has no key by which files of TRL, Trainer, Accelerate, DeepSpeed, LLaMA-Factory or axolotl are "
+                "known; give one of these."
             )
-    settings = read_keys(path)
-    tool = kind_of(settings)
-    if tool is None:
-        raise CourseError(
-            f"{path} has no key by which files of TRL, Trainer, Accelerate, DeepSpeed, LLaMA-Factory or axolotl are known; give "
-            "one of these."
-        )
-    if tool.key == "trainer" and path.suffix.lower() != ".json":  # Trainer itself reads no YAML
-        tool = tables().tools["trl"]
-    if tool.key == "llama-factory" and not settings.get("do_train", Value(False, "")).value:
-        by = ", ".join(key for key in settings if key in tool.known_by)
-        raise CourseError(
-            f"{path} is LLaMA-Factory's, by the key {by}, and does not train, since do_train is not true; give the file "
-            "that does."
-        )
-    _refuse_misspelled(settings, tool)
-    return tool, settings
+        if tool.key == "trainer" and path.suffix.lower() != ".json":  # Trainer itself reads no YAML
+            tool = tables().tools["trl"]
+        if tool.key == "llama-factory" and not settings.get("do_train", Value(False, "")).value:
+            by = ", ".join(key for key in settings if key in tool.known_by)
+            raise CourseError(
+                f"{path} is LLaMA-Factory's, by the key {by}, and does not train, since do_train is not true; give the file "
+                "that does."
+            )
+        _refuse_misspelled(settings, tool)
+        return tool, settings
+
+    def _read_script(self, path: Path, launch_arguments: Settings) -> tuple[Tool, Settings]:
+        """The tool and the settings of a script, whose own parser takes those `launch_arguments` that it knows."""
+        script = read_script(path, launch_arguments)
+        is_trl = any(name.startswith("SFT") for name in script.names)
+        takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
+        if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
+            raise CourseError(
+                f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
+            )
+        tool = tables().tools["trl" if is_trl else "trainer"]
+        settings: Settings = {}
+        for function, calls in script.calls.items():
+            for call in calls:
+                settings |= self._read_call(function.rpartition(".")[2], call, tool)
+        settings |= self._read_model(script)
+        if "optimizers" in settings:
+            reason = f"{settings['optimizers'].origin} hands over an optimizer; say it with --optimizer"
+            self.problems["optimizer"] = Unmodeled(UNKNOWN, reason)
+        for name in script.names & tables().unmodeled.keys():
+            key = "frozen" if name.startswith("requires_grad") else name
+            self.problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
+        if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
+            # The default of Transformers, which loads the model here.
+            tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})
+        if takes_flags or not script.options:
+            return tool, settings | launch_arguments
+        return tool, settings
+
+    def _read_call(self, function: str, call: Settings, tool: Tool) -> Settings:
+        """The settings in the arguments of a call that configures or makes a trainer, or cuts texts."""
+        if function in _ARGUMENTS:
+            self._note_computed(call)
+            settings = {key: value for key, value in call.items() if key.isidentifier()}
+            _refuse_misspelled(settings, tool)
+            return settings
+        if function in _TRAINERS:
+            settings = {key: call[key] for key in _TRAINER_ARGUMENTS if key in call}
+            model = call.get("model") or call.get("0")
+            return settings | ({"model_name_or_path": model} if model and isinstance(model.value, str) else {})
+        return {"max_length": call["max_length"]} if "tokenizer" in function.lower() and "max_length" in call else {}
+
+    def _read_model(self, script: Script) -> Settings:
+        """The settings on the model that a script loads: name, dtype, attention, adapters and 4 bits."""
+        settings: Settings = {}
+
+        def take(call: Settings, **names: str) -> None:
+            settings.update({new: call[key] for key, new in names.items() if key in call})
+
+        for function in _list_loaders(script):
+            for call in script.calls[function]:
+                settings["class"] = Value(function.rpartition(".")[0], call["()"].origin)
+                take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
+                take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
+                take(call, **{key: key for key in ("attn_implementation", *_BIT_FLAGS)})
+        for call in script.calls.get("BitsAndBytesConfig", []):
+            self._note_computed(call)
+            take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _BIT_FLAGS})
+        for call in script.calls.get("LoraConfig", []):
+            self._note_computed(call)
+            settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT}")}
+            settings["lora_dropout"] = Value(0.0, f"default of {PEFT}")
+            take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
+            take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
+        for call in script.calls.get("prepare_model_for_kbit_training", []):
+            settings["upcast"] = Value(True, call["()"].origin)
+        return settings
+
+    def _note_computed(self, call: Settings) -> None:
+        if "**" in call:
+            self.problems["**"] = Unmodeled(
+                UNKNOWN, f"{call['**'].origin} hands over arguments by ** that are computed"
+            )
+
+    def read_launch(self, argv: list[str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
+        """The files that a launch line names and its arguments, each with its tool, and the launcher's settings."""
+        launcher, flags, target, arguments, files = read_launch(argv)
+        files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
+        if config := arguments.get("config"):
+            files.append(str(config.value))
+        parts = [self.read_file(Path(file), arguments) for file in files]
+        tool = parts[0][0] if parts else None
+        if launcher == "trl":
+            tool = tables().tools["trl"]
+            if target != "sft":
+                self.problems["rl"] = tables().unmodeled["rl"].said_by(f"trl {target}")
+        if tool is None:
+            raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
+        if not target.endswith(".py"):
+            _refuse_misspelled(arguments, tool)
+            parts.append((tool, arguments))
+        return parts, read_launcher(launcher, flags, self.problems)
+
+    def read_deepspeed_file(self, settings: Settings) -> Settings:
+        """The settings in the file that `deepspeed: FILE` names, without those that Trainer's settings have already."""
+        file = settings.get("deepspeed")
+        if file is None or not isinstance(file.value, str | Computed) or not file.value:
+            return {}
+        if isinstance(file.value, Computed) or not Path(file.value).is_file():
+            self.problems["deepspeed"] = Unmodeled(
+                UNKNOWN, f"{file.origin} names a file of DeepSpeed's that is not here"
+            )
+            return {}
+        inner = tables().tools["deepspeed"].translate(read_keys(Path(file.value)))
+        return {key: value for key, value in inner.items() if key not in settings}
 
 
 def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
@@ -122,109 +232,6 @@ def _refuse_misspelled(settings: Settings, tool: Tool) -> None:
             raise CourseError(f"{value.origin}: {tool.name} has no key {key!r}; did you mean {matches[0]}?")
 
 
-def _read_script(path: Path, problems: dict[str, Unmodeled], launch_arguments: Settings) -> tuple[Tool, Settings]:
-    """The tool and the settings of a script, whose own parser takes those `launch_arguments` that it knows."""
-    script = read_script(path, launch_arguments)
-    is_trl = any(name.startswith("SFT") for name in script.names)
-    takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
-    if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
-        raise CourseError(
-            f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
-        )
-    tool = tables().tools["trl" if is_trl else "trainer"]
-    settings: Settings = {}
-    for function, calls in script.calls.items():
-        owner, _, last = function.rpartition(".")
-        for call in calls:
-            if last in _ARGUMENTS:
-                settings |= {key: value for key, value in call.items() if key.isidentifier()}
-                _refuse_misspelled(settings, tool)
-                _note_computed(call, problems)
-            elif last in _TRAINERS:
-                settings |= {key: call[key] for key in _OF_TRAINERS if key in call}
-                if (model := call.get("model") or call.get("0")) and isinstance(model.value, str):
-                    settings["model_name_or_path"] = model
-            elif "tokenizer" in last.lower() and "max_length" in call:
-                settings["max_length"] = call["max_length"]
-    settings |= _read_model(script, problems)
-    if "optimizers" in settings:
-        reason = f"{settings['optimizers'].origin} hands over an optimizer; say it with --optimizer"
-        problems["optimizer"] = Unmodeled(UNKNOWN, reason)
-    for name in script.names & tables().unmodeled.keys():
-        key = "frozen" if name.startswith("requires_grad") else name
-        problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
-    if is_trl and any(function.endswith("from_pretrained") for function in _list_loaders(script)):
-        # The default of Transformers, which loads the model here.
-        tool = replace(tool, defaults={**tool.defaults, "dtype": "auto"})
-    if takes_flags or not script.options:
-        return tool, settings | launch_arguments
-    return tool, settings
-
-
-def _note_computed(call: Settings, problems: dict[str, Unmodeled]) -> None:
-    if "**" in call:
-        problems["**"] = Unmodeled(UNKNOWN, f"{call['**'].origin} hands over arguments by ** that are computed")
-
-
 def _list_loaders(script: Script) -> list[str]:
     ends = (".from_pretrained", ".from_config")
     return [name for name in script.calls if name.endswith(ends) and not any(no in name for no in _NO_MODELS)]
-
-
-def _read_model(script: Script, problems: dict[str, Unmodeled]) -> Settings:
-    """The settings on the model that a script loads: name, dtype, attention, adapters and 4 bits."""
-    settings: Settings = {}
-
-    def take(call: Settings, **names: str) -> None:
-        settings.update({new: call[key] for key, new in names.items() if key in call})
-
-    for function in _list_loaders(script):
-        for call in script.calls[function]:
-            settings["class"] = Value(function.rpartition(".")[0], call["()"].origin)
-            take(call, **{"0": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path"})
-            take(call, model_name="model_name_or_path", dtype="dtype", torch_dtype="dtype", num_labels="num_labels")
-            take(call, **{key: key for key in ("attn_implementation", *_IN_BITS)})
-    for call in script.calls.get("BitsAndBytesConfig", []):
-        _note_computed(call, problems)
-        take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _IN_BITS})
-    for call in script.calls.get("LoraConfig", []):
-        _note_computed(call, problems)
-        settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT}")}
-        settings["lora_dropout"] = Value(0.0, f"default of {PEFT}")
-        take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
-        take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
-    for call in script.calls.get("prepare_model_for_kbit_training", []):
-        settings["upcast"] = Value(True, call["()"].origin)
-    return settings
-
-
-def _read_launch(argv: list[str], problems: dict[str, Unmodeled]) -> tuple[list[tuple[Tool, Settings]], Settings]:
-    """The files that a launch line names and its arguments, each with its tool, and the launcher's settings."""
-    launcher, flags, target, arguments, files = read_launch(argv)
-    files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
-    if config := arguments.get("config"):
-        files.append(str(config.value))
-    parts = [_read_file(Path(file), problems, arguments) for file in files]
-    tool = parts[0][0] if parts else None
-    if launcher == "trl":
-        tool = tables().tools["trl"]
-        if target != "sft":
-            problems["rl"] = tables().unmodeled["rl"].said_by(f"trl {target}")
-    if tool is None:
-        raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
-    if not target.endswith(".py"):
-        _refuse_misspelled(arguments, tool)
-        parts.append((tool, arguments))
-    return parts, read_launcher(launcher, flags, problems)
-
-
-def _read_deepspeed_file(settings: Settings, problems: dict[str, Unmodeled]) -> Settings:
-    """The settings in the file that `deepspeed: FILE` names, without those that Trainer's settings have already."""
-    file = settings.get("deepspeed")
-    if file is None or not isinstance(file.value, str | Computed) or not file.value:
-        return {}
-    if isinstance(file.value, Computed) or not Path(file.value).is_file():
-        problems["deepspeed"] = Unmodeled(UNKNOWN, f"{file.origin} names a file of DeepSpeed's that is not here")
-        return {}
-    inner = tables().tools["deepspeed"].translate(read_keys(Path(file.value)))
-    return {key: value for key, value in inner.items() if key not in settings}
