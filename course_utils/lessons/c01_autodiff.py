@@ -1,4 +1,4 @@
-"""Chapter 01: its cost function, the picture of a graph, and what a transformer block saves at each length."""
+"""Chapter 01: its cost function, and the picture of a graph."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
-from course_utils.viz.parts import drawing
-from course_utils.viz.plots import bars, legend, panels
+from course_utils.viz.labels import PAPER, note
+from course_utils.viz.parts import cell, drawing
+from course_utils.viz.plots import legend, panels
 from course_utils.viz.style import COLORS, text_color
 
 _WIDTH, _HEIGHT = 0.66, 0.62  # of a node, where columns and rows are 1 apart
@@ -41,7 +41,7 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
     saved = {id(value) for v in order if v.grad_fn for value, *_ in v.grad_fn.saved or ()}
     rows = 1 + max(row for _, row in places.values())
     figure, axes = panels(height=0.5 + 0.82 * rows)
-    arrows, boxes = [], []
+    boxes, arrows = [], []
     for variable in order:
         operands = zip(_operands(variable), _local_derivatives(variable), strict=True)
         for number, (operand, local) in enumerate(operands):
@@ -52,22 +52,19 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
         is_saved = id(variable.value) in saved
         _draw_box(axes, *places[variable], variable, is_saved)
         gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
-        note = ", saved" if is_saved else ""
-        boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{note}")
+        remark = ", saved" if is_saved else ""
+        boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{remark}")
     drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
     legend(axes, ("saved for backward", "activations"), ("local derivative", "third"), ("gradient", "second"))
-    return figure, (
-        f"A graph of {len(order)} boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
-    )
+    return figure, f"Boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
 
 
 def cost_figure(y: float = 1, w: float = 2, x: float = 3, b: float = -1) -> tuple[Figure, str]:
     """The graph of C = y − max(0, w·x + b) at these values, after backward; the title says whether max lets through."""
     output = cost(y, w, x, b)
     output.backward(retain_graph=True)
-    is_above = w * x + b > 0
-    state = "w·x + b is above 0: gradients pass max" if is_above else "w·x + b is not above 0: max stops all gradients"
-    return graph_figure(output, f"C = y − max(0, w·x + b);  {state}")
+    state = "above 0: gradients pass max" if w * x + b > 0 else "not above 0: max stops all gradients"
+    return graph_figure(output, f"C = y − max(0, w·x + b);  w·x + b is {state}")
 
 
 def _operands(variable: Variable) -> list[Variable]:
@@ -146,30 +143,26 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
     return rows
 
 
-def _draw_box(axes: Axes, x: float, y: float, variable: Variable, saved: bool) -> None:
-    frame = {"edgecolor": COLORS["activations"], "linewidth": 3} if saved else {"edgecolor": COLORS["ink"]}
-    corner = x - _WIDTH / 2, y - _HEIGHT / 2
-    axes.add_patch(Rectangle(corner, _WIDTH, _HEIGHT, facecolor=COLORS["paper"], **frame))
-    lines = [(_heading(variable), "ink", "bold"), (_value(variable.value), "ink", "normal")]
+def _draw_box(axes: Axes, x: float, y: float, variable: Variable, is_saved: bool) -> None:
+    frame = {"edgecolor": COLORS["activations"], "linewidth": 3} if is_saved else {"edgecolor": COLORS["ink"]}
+    cell(axes, x - _WIDTH / 2, y - _HEIGHT / 2, "paper", width=_WIDTH, height=_HEIGHT, **frame)
+    rows = [(_heading(variable), "ink", "bold"), (_value(variable.value), "ink", "normal")]
     if variable.grad is not None:
-        lines.append((f"grad {_value(variable.grad)}", "second", "normal"))
-    for row, (text, color, weight) in enumerate(lines):
-        height = y + 0.19 * (row - (len(lines) - 1) / 2)
-        axes.text(x, height, text, ha="center", va="center", color=text_color(color), weight=weight, fontsize=8.5)
+        rows.append((f"grad {_value(variable.grad)}", "second", "normal"))
+    for row, (text, color, weight) in enumerate(rows):
+        style = {"color": text_color(color), "weight": weight, "fontsize": 8.5}
+        note(axes, text, (x, y + 0.19 * (row - (len(rows) - 1) / 2)), (0, 0), **style)
 
 
 def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local: str) -> None:
     """An arrow from box to box, level while it passes a column; its label stands near the start of its last piece."""
-    points = [(start[0] + _WIDTH / 2, start[1])]
-    for x, y in bends:
-        points += [(x - _WIDTH / 2, y), (x + _WIDTH / 2, y)]
-    tip = (end[0] - _WIDTH / 2, end[1])
+    half = _WIDTH / 2
+    points = [(start[0] + half, start[1]), *((x + side, y) for x, y in bends for side in (-half, half))]
+    tip = (end[0] - half, end[1])
     axes.plot(*zip(*points, strict=True), color=COLORS["ink"], linewidth=1)
     axes.annotate("", tip, points[-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0})
-    if local:
-        x, y = (0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True))
-        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 0.6}
-        axes.text(x, y, local, ha="center", va="center", color=text_color("third"), fontsize=8.5, bbox=paper)
+    label_place = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
+    note(axes, local, label_place, (0, 0), color=text_color("third"), fontsize=8.5, bbox=PAPER)
 
 
 def _heading(variable: Variable) -> str:
@@ -192,21 +185,3 @@ def _value(value: np.ndarray) -> str:
     if value.size <= _NUMBERS_SHOWN:
         return f"({', '.join(map(_number, value.ravel()))})"
     return " × ".join(map(str, value.shape))
-
-
-def saved_by_length_figure(
-    formula: Mapping[int, tuple[int, int]], eager: Mapping[int, int], fused: Mapping[int, int]
-) -> tuple[Figure, str]:
-    """What a block saves at each length: the formula's two terms stacked, in line with s and with s²; the measured bytes.
-
-    `formula` has both terms by length; `eager` and `fused` have what attention of that kind was measured to save.
-    """
-    linear, squared, fused_bytes = "formula: grows with s", "formula: scores, s²", "measured: fused"
-    rows, marks = {}, {}
-    for length, terms in formula.items():
-        rows[f"s = {length}"] = dict(zip((linear, squared), terms, strict=True))
-        rows[f"s = {length}, fused, no attention dropout"] = {fused_bytes: fused[length]}
-        marks[f"s = {length}"] = eager[length]
-    title = "Twice the length, four times the scores; fused attention keeps none"
-    colors = {linear: "activations", squared: "gradients", fused_bytes: "ink"}
-    return bars(rows, title, "saved by one block", colors=colors, marks=("measured: eager", marks))

@@ -1,20 +1,18 @@
 """Chapter 02: loss surfaces and paths over them, experiments with steps and noise, and the chapter's figures."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import log, sqrt
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_utils.errors import CourseError
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
+from course_utils.viz.labels import PAPER, note
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import add_title, dots, legend, lines, panels
+from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
 
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
@@ -209,8 +207,6 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
 
 # The axis of losses ends here.
 _LOWEST = 1e-12
-# Smaller sizes of a gradient are not drawn.
-_FLOOR = 1e-9
 
 STEERED = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
@@ -224,83 +220,29 @@ STEERED = {
 
 
 def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str) -> tuple[Figure, str]:
-    """Up to four paths over a surface, and beside them the loss against steps; `title` says what they show.
-
-    Raises `CourseError` for more than four.
-    """
-    if not 0 < len(paths) <= 4:
-        raise CourseError(f"One figure shows 1 to 4 paths, not {len(paths)}; draw several figures.")
+    """Paths over a surface, and beside them the loss against steps; `title` says what they show."""
     figure, (plan, curve) = panels(1, 2, height=3.6)
-    _draw_contours(plan, surface)
+    xlim, ylim = surface.view
+    x, y = torch.meshgrid(torch.linspace(*xlim, 160), torch.linspace(*ylim, 160), indexing="xy")
+    z = surface.height(x, y)
+    levels = torch.linspace(0, z.max().sqrt().item(), 16).square().tolist()
+    plan.contour(x, y, z, levels=levels, colors=COLORS["predicted"], linewidths=0.6)
+    plan.grid(False)
+    plan.set(title=f"paths over the {surface.name}", xlabel="x", ylabel="y", xlim=xlim, ylim=ylim, aspect="equal")
     for places, color in zip(paths.values(), SERIES, strict=False):
         plan.plot(*places.T, ".-", color=COLORS[color], markersize=4)
-    plan.set(xlabel="x", ylabel="y", title=f"Paths on the {surface.name}", aspect="equal")
-    plan.axis([*surface.view[0], *surface.view[1]])
-    curves = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
-    styles = {name: (color, "-") for name, color in zip(paths, SERIES, strict=False)}
-    _, alt = lines(curves, "Loss against steps", y="loss (log)", log="y", styles=styles, labels="legend", axes=curve)
-    return add_title(figure, title, f"Paths over the {surface.name}.", alt)
-
-
-def six_figure(
-    fewest: Mapping[str, Mapping[str, tuple[int, float]]], makers: Mapping[str, Callable]
-) -> tuple[Figure, str]:
-    """A panel for each optimizer: its path over the ravine, and its path over the turned one, turned back.
-
-    `fewest` holds by name and surface what `fewest_steps` returned for each of `makers`.
-    """
-    figure, grid = panels(2, 3, height=5.6, sharex=True, sharey=True)
-    counts = []
-    for axes, (name, by_surface) in zip(grid.flat, fewest.items(), strict=True):
-        _draw_contours(axes, replace(RAVINE, view=((-5, 2), (-3.2, 1.7))))
-        for surface, color, width, mark in ((RAVINE, "second", 3.5, 0), (TURNED_RAVINE, "first", 1, 2.5)):
-            count, rate = by_surface[surface.name]
-            x, y = path(partial(makers[name], lr=rate), surface, count).T
-            if surface is TURNED_RAVINE:
-                x, y = (x + y) / sqrt(2), (y - x) / sqrt(2)
-            axes.plot(x, y, ".-", color=COLORS[color], linewidth=width, markersize=mark)
-        straight, turned = (by_surface[surface.name][0] for surface in (RAVINE, TURNED_RAVINE))
-        axes.set(xlabel="along the ravine", ylabel="across", title=f"{name}: {straight} and {turned}")
-        axes.axis([-5, 2, -3.2, 1.7])
-        counts.append(f"{name} {straight}, {turned}")
-    legend(axes, ("ravine along the axis", "second"), ("ravine turned by 45°, drawn turned back", "first"))
-    title = "Turning the ravine costs AdaGrad and RMSProp many steps (in each title: straight and turned)"
-    text = "Paths of six optimizers over the ravine and over the turned one; steps needed on each: "
-    return add_title(figure, title, f"{text}{'; '.join(counts)}.")
-
-
-def sizes_figure(sizes: Mapping[str, float]) -> tuple[Figure, str]:
-    """`gradient_sizes` of an untrained model, the largest on top; tensors of the same name in several layers share a row.
-
-    Left out, and counted, are those whose size is below `_FLOOR`.
-    """
-    visible = {name: size for name, size in sizes.items() if size > _FLOOR}
-    grouped: dict[str, list[float]] = {}
-    for name, size in visible.items():
-        grouped.setdefault(re.sub(r"^distilbert\.(embeddings\.)?|transformer\.layer\.\d+\.", "", name), []).append(size)
-    names = sorted(grouped, key=lambda name: max(grouped[name]), reverse=True)
-    largest, smallest = max(visible.values()), min(visible.values())
-    factor = f"{float(f'{largest / smallest:.2g}'):,.0f}"
-    title = f"Before training, tensors' gradients differ by a factor of up to {factor}"
-    left_out = f"{len(sizes) - len(visible)} of {len(sizes)} tensors are left out: their gradient is below {_FLOOR:g}"
-    if all(name.endswith("k_lin.bias") for name in sizes.keys() - visible.keys()):
-        left_out += "\n(keys' biases: softmax cancels them)"
-    label = "size of the tensor's gradient (root mean square, log)\ndots in a row: the same tensor in each layer"
-    data = {name: grouped[name] for name in names}
-    axes = panels(height=0.8 + 0.24 * len(names))[1]
-    return dots(data, title, f"{label}\n{left_out}", log=True, number=".2g", axes=axes)
+    losses = {name: enumerate(heights(surface, places).clamp(min=_LOWEST)) for name, places in paths.items()}
+    lines(losses, "loss against steps", y="loss (log)", log="y", labels="legend", axes=curve)
+    return add_title(figure, title, f"Paths over the {surface.name}.")
 
 
 def steering_figure(
     surface: str, optimizer: str, lr: float, beta1: float, beta2: float, nearer: float = 1.0, steps: int = 60
 ) -> tuple[Figure, str]:
-    """One optimizer, by its name in `STEERED`, on the surface of that name; noise as `Surface.noise` says.
-
-    It begins where the surface says, with y multiplied by `nearer`.
-    """
-    make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
+    """One optimizer of `STEERED` on one of `SURFACES`, from its start with y multiplied by `nearer`."""
     landscape = SURFACES[surface]
     x, y = landscape.start
+    make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
     places = path(make, landscape, steps, start=(x, nearer * y))
     before, after = heights(landscape, places)[[0, -1]].tolist()
     return paths_figure(landscape, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
@@ -312,44 +254,23 @@ def linear(step: int, total: int, warmup: int = 0) -> float:
 
 
 def schedules_figure(total: int = 100, warmup: int = 10) -> tuple[Figure, str]:
-    """The course's schedules over `total` updates as factors on α, a panel each."""
+    """Three schedules over `total` updates as factors on α."""
     factors = {
-        "warm-up only": partial(schedules.warm_up, warmup=warmup),
         "inverse square root": partial(schedules.inverse_sqrt, warmup=warmup),
-        "exponential": partial(schedules.exponential, gamma=0.01 ** (1 / total)),
-        "step": partial(schedules.staircase, interval=total // 3 + 1, gamma=0.3),
         "linear": partial(linear, total=total, warmup=warmup),
         "cosine": partial(schedules.cosine, total=total, warmup=warmup),
     }
-    figure, grid = panels(2, 3, height=4.2, sharex=True, sharey=True)
-    for axes, (name, factor) in zip(grid.flat, factors.items(), strict=True):
-        line = {name: {step: factor(step) for step in range(total + 1)}}
-        title = f"{name}: ends at {factor(total):.2g}"
-        lines(line, title, "update", "factor on α", labels="none", axes=axes)
-    ends = "; ".join(f"{name} {f(0):.2g}, {f(warmup):.2g}, {f(total):.2g}" for name, f in factors.items())
-    text = f"Factors on the learning rate at updates 0, {warmup} and {total}: {ends}."
-    return add_title(figure, "Linear and cosine end at zero", text)
+    data = {name: {step: factor(step) for step in range(total + 1)} for name, factor in factors.items()}
+    return lines(data, "Linear and cosine end at zero", "update", "factor on α")
 
 
 def noise_figure(sizes: Sequence[int], measurements: Sequence[Sequence[float]]) -> tuple[Figure, str]:
-    """Variance of a batch's gradient against the batch's size, and the line through the first point that falls as 1 / size.
-
-    `measurements` holds several independent measurements for each size: a point is their mean, its bar two standard errors.
-    """
-    variances = torch.tensor(measurements, dtype=torch.float64)
-    means = variances.mean(1)
-    errors = variances.std(1) / variances.shape[1] ** 0.5
-    predicted = means[0] * sizes[0] / torch.tensor(sizes)
-    strokes = torch.stack([means - 2 * errors, means, means + 2 * errors], 1)
-    data = {
-        "through the first point, as 1 / batch size": dict(zip(sizes, predicted, strict=True)),
-        "measured, with two standard errors": dict(zip(sizes, strokes, strict=True)),
-    }
-    styles = dict(zip(data, (("predicted", "-"), ("first", "o")), strict=True))
+    """Variance of a batch's gradient against the batch's size, and the line through the first mean that falls as 1 / size."""
+    first = sizes[0] * sum(measurements[0]) / len(measurements[0])
+    data = {"variance": dict(zip(sizes, measurements, strict=True))}
+    predicted = {"variance": {size: first / size for size in sizes}}
     x, y = "batch size (log)", "variance of the gradient (log)"
-    figure, alt = lines(data, "Twice the batch, half the variance", x, y, log="xy", styles=styles, labels="legend")
-    ratios = ", ".join(f"{m:.2f} ± {2 * e:.2f}" for m, e in zip(means / predicted, errors / predicted, strict=True))
-    return figure, f"{alt} Measured over predicted, with two standard errors: {ratios}."
+    return lines(data, "Twice the batch, half the variance", x, y, log="xy", predicted=predicted)
 
 
 _MEMBERS = {
@@ -376,25 +297,11 @@ def family_figure() -> tuple[Figure, str]:
     boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
         arrow(axes, boxes[start], boxes[end])
-        if added:
-            ends = boxes[start].get_position(), boxes[end].get_position()
-            middle = [sum(pair) / 2 for pair in zip(*ends, strict=True)]
-            paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
-            axes.text(*middle, added, ha="center", va="center", fontsize=8.5, bbox=paper)
+        (left, low), (right, high) = (boxes[name].get_position() for name in (start, end))
+        note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=PAPER)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=text_color("first"))
     axes.text(0.51, -0.05, "a step size for each parameter", ha="center", color=text_color("second"))
     drawing(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
-    text = "A family tree from gradient descent over two branches to Adam"
-    return figure, f"{text}. {steps}; both to Adam: average both, correct the start."
-
-
-def _draw_contours(axes: Axes, surface: Surface) -> None:
-    (left, right), (low, high) = surface.view
-    x, y = torch.linspace(left, right, 160), torch.linspace(low, high, 160)
-    z = surface.height(*torch.meshgrid(x, y, indexing="xy"))
-    levels = torch.linspace(0, z.max().sqrt().item(), 16).square().tolist()
-    axes.contourf(x, y, z, levels=levels, cmap="Greys", alpha=0.35)
-    axes.contour(x, y, z, levels=levels, colors=COLORS["predicted"], linewidths=0.6)
-    axes.grid(False)
+    return figure, f"A family tree of optimizers. {steps}; both branches to Adam: average both, correct the start."

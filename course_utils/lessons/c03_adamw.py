@@ -1,6 +1,7 @@
 """Chapter 03: how large Adam's steps are, what weight decay leaves and buys, what an update costs, and the chapter's figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
 from course_utils.viz.parts import arrow, box, drawing
-from course_utils.viz.plots import add_title, lines, panels
+from course_utils.viz.plots import lines, panels, panels_of_lines
 from course_utils.viz.words import seeds_of
 
 GRADIENT_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -109,13 +110,11 @@ def decay_paths_figure() -> tuple[Figure, str]:
     """The idea in numbers: of two parameters at 1 with λ = 0.001, one has gradients of about 0.01, the other of about 100."""
     figure, (above, below) = panels(2, 1, height=4.6)
     l2_title = "L2 inside Adam: the decay is divided, and 0.001 α becomes 0.1 α or 0.00001 α"
-    adamw_title = "AdamW: the decay goes around the division, and stays 0.001 α"
     _draw_flow(above, l2_title, "second", joins=0, loses=("0.1", "0.00001"))
-    _draw_flow(below, adamw_title, "first", joins=3, loses=("0.001", "0.001"))
+    _draw_flow(below, "AdamW: the decay goes around the division, and stays 0.001 α", "first", 3, ("0.001", "0.001"))
     return figure, (
-        "Two flow charts, each from gradients over two averages and a division to what a parameter loses, for gradients of "
-        "about 0.01 and of about 100. In the upper one the decay of 0.001 joins the gradient: divided by 0.01 it takes "
-        "0.1 α, divided by 100 0.00001 α. In the lower one it goes to the parameter directly, and takes 0.001 α from both."
+        "Two flow charts from gradients of 0.01 and of 100 to what a parameter loses. In the upper one a decay of 0.001 joins "
+        "them: divided by 0.01 it takes 0.1 α, divided by 100 0.00001 α. In the lower one it takes 0.001 α from both."
     )
 
 
@@ -133,59 +132,20 @@ def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str,
     drawing(axes, title=title)
 
 
-def step_size_figure() -> tuple[Figure, str]:
-    """The size of Adam's step against the gradient's mean, in units of its noise."""
-    grid = np.geomspace(SIGNALS[0], SIGNALS[-1], 200)
-    data = {
-        "predicted": {signal: predicted_step_size(signal) for signal in grid},
-        "measured": dict(zip(SIGNALS, step_sizes(SIGNALS).tolist(), strict=True)),
-    }
-    title = "Adam steps by 0.23 α on pure noise, by α where gradients agree"
-    x, y = "mean of the gradient / its standard deviation", "step / α, root mean square"
-    styles = {"predicted": ("predicted", "-"), "measured": ("measured", "o")}
-    levels = {"noise alone: √(1/19) = 0.23": sqrt(1 / 19), "all gradients agree: 1": 1}
-    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, number=".2f")
-    largest_difference = max(abs(predicted_step_size(x) - y) for x, y in data["measured"].items())
-    return figure, f"{alt} No point is farther than {largest_difference:.2g} from the predicted curve."
-
-
 def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:
     """Where Adam with L2 and AdamW part: what is left of a parameter against the scale of its gradients."""
     options = {"lr": lr, "weight_decay": weight_decay}
-    l2 = left_after_noise(lambda p: Adam(p, **options), GRADIENT_SCALES, steps)
-    decoupled = left_after_noise(lambda p: AdamW(p, **options), GRADIENT_SCALES, steps)
+    decoupled, l2 = (left_after_noise(partial(kind, **options), GRADIENT_SCALES, steps) for kind in (AdamW, Adam))
     grid = np.geomspace(GRADIENT_SCALES[0], GRADIENT_SCALES[-1], 121).tolist()
     data = {
-        "L2, predicted": zip(grid, predicted_left_l2(grid, steps, **options), strict=True),
-        "Adam with L2": zip(GRADIENT_SCALES, l2, strict=True),
         "AdamW": zip(GRADIENT_SCALES, decoupled, strict=True),
+        "Adam with L2": zip(GRADIENT_SCALES, l2, strict=True),
     }
-    styles = dict.fromkeys(("L2, predicted", "AdamW, predicted"), ("predicted", "-"))
-    styles |= {"Adam with L2": ("second", "s"), "AdamW": ("first", "o")}
-    levels = {"AdamW, predicted": (1 - lr * weight_decay) ** steps}
+    curve = zip(grid, predicted_left_l2(grid, steps, **options), strict=True)
+    predicted = {"AdamW": dict.fromkeys(grid, (1 - lr * weight_decay) ** steps), "Adam with L2": curve}
     title = f"AdamW leaves {decoupled.mean():.0%} at every scale, L2 from {l2.min():z.0%} to {l2.max():.0%}"
-    title += f"; α = {lr:.3g}, λ = {weight_decay:.3g}"
     x, y = "scale σ of the parameter's gradients", f"left of θ = 1 after {steps} steps"
-    return lines(data, title, x, y, log="x", styles=styles, levels=levels, number="z.2f")
-
-
-def seconds_figure(passes: Mapping[int, Timing], updates: Mapping[str, Timing]) -> tuple[Figure, str]:
-    """Forward and backward pass against the tokens of a text, predicted and measured; `updates` are lines across."""
-    tokens = list(passes)
-    data = {
-        f"forward and backward, {kind}": {n: getattr(timing, kind) for n, timing in passes.items()}
-        for kind in ("predicted", "measured")
-    }
-    predicted, measured = data
-    name, longest = max(updates.items(), key=lambda pair: pair[1].measured)
-    as_long = np.interp(longest.measured, list(data[measured].values()), tokens)
-    relation = {tokens[0]: "less than", tokens[-1]: "more than"}.get(as_long, "about")
-    styles = {predicted: ("predicted", "-"), measured: ("measured", "o-")}
-    levels = {f"update, {name}": timing.measured for name, timing in updates.items()}
-    title = f"One update, {name}, takes as long as the passes over {relation} {as_long:.0f} tokens"
-    title += " (interpolated)" * (as_long not in passes)
-    figure, alt = lines(data, "", "tokens of the text", "time", unit="seconds", styles=styles, levels=levels)
-    return add_title(figure, title, alt)
+    return lines(data, title, x, y, log="x", predicted=predicted, number="z.2f")
 
 
 def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, str]:
@@ -196,24 +156,7 @@ def validation_figure(runs: Mapping[str, Sequence[History]]) -> tuple[Figure, st
         losses = np.array([history.losses for history in histories])
         by_epoch = losses.reshape(len(histories), evaluated.shape[1], -1).mean(2)
         training[name], held_out[name] = (list(enumerate(values.T, 1)) for values in (by_epoch, evaluated))
-    figure, axes = panels(1, 2, height=3.8, sharey=True)
-    _, left = lines(training, "texts trained on", "epoch", "loss", number=".2f", labels="none", axes=axes[0])
-    _, right = lines(held_out, "texts held out", "epoch", "loss", number=".2f", axes=axes[1])
-    above = " and ".join(f"at {line[-1][1].mean():.2f} with {name}" for name, line in held_out.items())
-    title = f"On texts held out the loss ends {above}"
-    return add_title(figure, title, left, right, seeds_of(len(runs[name])))
-
-
-def correction_figure(measured: Sequence[float], betas: tuple[float, float]) -> tuple[Figure, str]:
-    """Size of an update without bias correction over its right size α: `measured` from step 1 on, and the closed form's curve."""
-    steps = torch.arange(1, len(measured) + 1, dtype=torch.float64)
-    predicted = (1 - betas[0] ** steps) / (1 - betas[1] ** steps).sqrt()
-    form, corrected = "predicted: (1 − β₁ᵗ) / √(1 − β₂ᵗ)", "with bias correction"
-    data = {form: zip(steps, predicted, strict=True), "measured": zip(steps, measured, strict=True)}
-    largest_difference = (predicted - torch.tensor(measured)).abs().max().item()
-    title = f"Without the correction, updates are up to {max(measured):.1f} times too large"
-    styles = {form: ("predicted", "-"), "measured": ("second", "."), corrected: ("first", "--")}
-    levels = {corrected: 1}
-    x, y = "step t", "update / α"
-    figure, alt = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend", number=".2f")
-    return figure, f"{alt} No point is farther than {largest_difference:.2g} from the predicted curve."
+    data = {"texts trained on": training, "texts held out": held_out}
+    ends = [f"at {line[-1][1].mean():.2f} with {name}" for name, line in held_out.items()]
+    title = f"On texts held out the loss ends {' and '.join(ends)}"
+    return panels_of_lines(data, title, "epoch", "loss", number=".2f", texts=[seeds_of(len(histories))])

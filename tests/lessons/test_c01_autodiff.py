@@ -69,14 +69,3 @@ def test_arrays_show_their_numbers_or_their_shape():
 def test_a_graph_without_backward_is_drawn_without_gradients():
     figure, _ = lesson.graph_figure(lesson.cost(1, 2, 3, -1))
     assert not [text for text in texts(figure) if text.startswith("grad")]
-
-
-def test_saved_by_length_stacks_the_formula_and_marks_what_was_measured():
-    figure, alt = lesson.saved_by_length_figure(
-        {8: (1024, 512), 16: (2048, 2048)}, {8: 1536, 16: 4096}, {8: 1024, 16: 2048}
-    )
-    axes = figure.axes[0]
-    assert [patch.get_width() for patch in axes.patches] == [1, 0.5, 1, 2, 2, 2]
-    assert list(axes.lines[0].get_xdata()) == [1.5, 4]
-    assert "grows with s 2.00 KiB, formula: scores, s² 2.00 KiB, measured: eager 4.00 KiB; s = 16, fused" in alt
-    assert "KiB" in axes.get_xlabel()

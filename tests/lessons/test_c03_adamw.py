@@ -42,14 +42,6 @@ def test_the_decay_figure_follows_its_controls():
     assert alt != other
 
 
-def test_the_correction_figure_names_first_and_largest():
-    sizes = [(1 - 0.9**t) / (1 - 0.999**t) ** 0.5 for t in range(1, 101)]
-    figure, alt = lesson.correction_figure(sizes, (0.9, 0.999))
-    assert "highest 6.57 at 12" in alt
-    predicted, measured = figure.axes[0].lines[:2]
-    assert list(predicted.get_ydata()) == pytest.approx(list(measured.get_ydata()))
-
-
 def small_work():
     model = nn.Linear(8, 8, bias=False)
     return model, AdamW(model.parameters()), [torch.ones(8, 8)]
@@ -62,19 +54,6 @@ def test_the_bytes_of_an_update_are_counted_and_its_seconds_taken():
     assert cost.new_bytes == 64 * 4  # the denominator
     assert cost.predicted == pytest.approx(cost.bytes_moved / 1555e9)
     assert cost.measured > 0
-
-
-def test_the_figure_of_seconds_says_where_the_lines_cross():
-    passes = {n: lesson.Timing(n / 1000, n / 1000, 0) for n in (16, 32, 64)}
-    figure, alt = lesson.seconds_figure(
-        passes, {"by hand": lesson.Timing(0.04, 0.04, 0), "fused": lesson.Timing(0.01, 0.01, 0)}
-    )
-    assert (
-        figure.get_suptitle() == "One update, by hand, takes as long as the passes over about 40 tokens (interpolated)"
-    )
-    assert "by hand is at 40.0 ms; update, fused is at 10.0 ms" in alt
-    figure, _ = lesson.seconds_figure(passes, {"by hand": lesson.Timing(9.0, 9.0, 0)})
-    assert figure.get_suptitle().endswith("over more than 64 tokens")
 
 
 def test_the_figure_of_losses_draws_both_texts():
