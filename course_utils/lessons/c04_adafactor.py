@@ -1,7 +1,6 @@
 """Chapter 04: estimates of a matrix from its rows and columns, gradients of any scale, and the chapter's figures."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log10
 
 import numpy as np
 import torch
@@ -12,9 +11,8 @@ from matplotlib.image import AxesImage
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
-from course_utils.viz.memory import instants_figure
+from course_utils.viz.labels import PAPER
 from course_utils.viz.plots import add_title, lines, panels
-from course_utils.viz.style import COLORS
 
 
 def row_means(squares: torch.Tensor) -> torch.Tensor:
@@ -164,127 +162,71 @@ def squares_by_size(model: torch.nn.Module, layer: torch.nn.Linear, batches: Seq
     }
 
 
-def squares_figure(matrices: Mapping[str, torch.Tensor]) -> tuple[Figure, str]:
-    """A column for each of `matrices`: the matrix over its mean above, V̂ / V below."""
-    figure, axes = panels(2, len(matrices), height=4.6, sharex=True, sharey=True)
-    errors = {}
-    for (name, squares), (above, below) in zip(matrices.items(), axes.T, strict=True):
-        guess = estimate(squares)
-        errors[name] = relative_error(guess, squares)
-        title = f"{name}\nerror {errors[name]:.0%}"
-        size = _draw_heat(above, (squares / squares.mean()).log10(), (-3, 1), "viridis", title)
-        ratio = _draw_heat(below, (guess / squares).log10(), (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
-    for row, picture, quantity in zip(axes, (size, ratio), ("V / its mean", "V̂ / V"), strict=True):
-        figure.colorbar(picture, ax=row.tolist(), label=f"log₁₀ of {quantity}", extend="both", aspect=12)
-    by_name = ", ".join(f"{name} {error:.0%}" for name, error in errors.items())
-    text = f"The first {_MAX_DRAWN} rows and columns of V = g², and V̂ / V below. Error of the whole matrix: {by_name}."
-    return add_title(figure, "One token is exact; sums of tokens are not", text)
-
-
-# How far the ratio's color scale reaches to each side.
-_DECADES = 0.6
-# So many rows and columns of a large matrix have room in a panel.
-_MAX_DRAWN = 64
-
-
 def factoring_figure() -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
-    rows, columns = 4, 5
-    squares = random_squares(2, rows, columns, noise=0.4, seed=3)
+    squares = random_squares(2, 4, 5, noise=0.4, seed=3)
     estimated = estimate(squares)
-    limits = _color_limits(squares, estimated)
-    error = relative_error(estimated, squares)
-    shape = {"width_ratios": [columns, 1, 0.9 * columns, columns], "height_ratios": [1, rows]}
-    figure, axes = panels(2, 4, height=2.7, gridspec_kw=shape)
+    error = f"{relative_error(estimated, squares):.0%}"
+    figure, axes = panels(2, 4, height=2.8, width_ratios=(5, 1, 4.5, 5), height_ratios=(1, 4))
+    matrices = {
+        (0, 0): (column_means(squares), "C: 5 column means"),
+        (1, 0): (squares, "V: 4 × 5 = 20 numbers"),
+        (1, 1): (row_means(squares), "R: 4\nrow means"),
+        (1, 3): (estimated, f"V̂, error ‖V − V̂‖ / ‖V‖: {error}"),
+    }
     for panel in axes.flat:
         panel.axis("off")
-    _draw_matrix(axes[0, 0], column_means(squares), limits, f"C: {columns} column means")
-    _draw_matrix(axes[1, 0], squares, limits, below=f"V: {rows} × {columns} = {rows * columns} numbers")
-    _draw_matrix(axes[1, 1], row_means(squares), limits, f"R: {rows}\nrow means")
-    _draw_matrix(axes[1, 3], estimated, limits, below=f"V̂\nerror ‖V − V̂‖ / ‖V‖: {error:.0%}")
-    note = f"keep {rows} + {columns} = {rows + columns}\nof {rows * columns} numbers"
-    axes[1, 2].text(0.5, 0.62, note, ha="center")
+    for place, (matrix, name) in matrices.items():
+        _draw_heat(axes[place], matrix, _color_limits(squares, estimated), xticks=(), yticks=(), xlabel=name)
+        for (row, column), value in np.ndenumerate(matrix.numpy()):
+            axes[place].text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=PAPER)
+    axes[1, 2].text(0.5, 0.6, "keep 4 + 5 = 9\nof 20 numbers", ha="center")
     axes[1, 2].annotate("", (0.95, 0.5), (0.05, 0.5), arrowprops={"arrowstyle": "-|>"})
     return figure, (
-        f"A matrix of {rows} by {columns} squares in shades by size; the means of its {rows} rows and {columns} columns, which "
-        f"alone are kept; and the matrix that they give back, with an error of {error:.0%}."
+        "A matrix of 4 by 5 squares in shades by size; the means of its 4 rows and 5 columns, which alone are kept; "
+        f"and the matrix that they give back, with an error of {error}."
     )
 
 
-def estimate_figure(squares: torch.Tensor, name: str = "", conclusion: str = "") -> tuple[Figure, str]:
-    """A matrix V, its estimate from rows and columns, and the ratio of the two, all on logarithmic scales of color.
+def estimate_figure(squares: torch.Tensor, name: str) -> tuple[Figure, str]:
+    """V, its estimate from rows and columns, and their ratio, in colors; of a large V the first 64 rows and columns.
 
-    Everything is computed from all of V; of a large one the first rows and columns are drawn. Where V is 0 the picture is
-    blank. Raises `CourseError` where V is no matrix with a positive number.
+    Raises `CourseError` where V is no matrix with a positive number.
     """
     squares = squares.detach().double().cpu()
     if squares.ndim != 2 or not (squares > 0).any():
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
     estimated = estimate(squares)
-    ratio = (estimated / squares).log10()
-    limits = _color_limits(squares, estimated)
-    figure, axes = panels(1, 3, height=3.1, sharey=True)
-    _draw_heat(axes[0], squares.log10(), limits, "viridis", "V")
-    number = _draw_heat(axes[1], estimated.log10(), limits, "viridis", "V̂, from rows and columns")
-    figure.colorbar(number, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of V and of V̂")
-    quotient = _draw_heat(axes[2], ratio, (-_DECADES, _DECADES), "RdBu_r", "V̂ / V")
-    figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
-    finite = ratio[ratio.isfinite()]
-    share = (finite.abs() <= log10(2)).double().mean().item()
+    ratio = estimated / squares
+    share = (ratio[squares > 0].log2().abs() <= 1).double().mean().item()
     off = relative_error(estimated, squares)
-    error = f"error {off:.1%}, within a factor of 2 at {share:.0%}" if off > 1e-9 else f"error {off:.0e}"
-    crop = " × ".join(str(min(_MAX_DRAWN, size)) for size in squares.shape)
-    crop = f"; first {crop} shown" if max(squares.shape) > _MAX_DRAWN else ""
-    size = f"{name}{', ' if name else ''}{squares.shape[0]} × {squares.shape[1]}: {error}{crop}"
-    text = (
-        f"Three pictures of a matrix{f' ({name})' if name else ''} of {squares.shape[0]} by {squares.shape[1]} squares: "
-        f"the matrix with numbers from 10^{limits[0]:.1f} to 10^{limits[1]:.1f}, its estimate from row and column means, "
-        f"and their ratio, from 10^{finite.min():.2f} to 10^{finite.max():.2f}. {error}."
-    )
-    return add_title(figure, "\n".join(filter(None, (conclusion, size))), text)
+    error = f"{off:.1%}" if off > 1e-9 else f"{off:.0e}"
+    limits = _color_limits(squares, estimated)
+    labels = {"xlabel": f"column of {squares.shape[1]}", "ylabel": f"row of {squares.shape[0]}"}
+    figure, axes = panels(1, 3, height=3.1, sharey=True)
+    _draw_heat(axes[0], squares, limits, title="V", **labels)
+    number = _draw_heat(axes[1], estimated, limits, title="V̂, from rows and columns", **labels)
+    quotient = _draw_heat(axes[2], ratio, (-0.6, 0.6), "RdBu_r", title="V̂ / V", **labels)
+    figure.colorbar(number, ax=axes[:2], location="bottom", aspect=40, label="log₁₀ of V and of V̂")
+    figure.colorbar(quotient, ax=axes[2], location="bottom", label="log₁₀ of the ratio", extend="both")
+    text = "A matrix of {} by {} squares, its estimate from row and column means, and their ratio, in colors by size."
+    title = f"{name}: error {error}, within a factor of 2 at {share:.0%}"
+    return add_title(figure, title, text.format(*squares.shape))
 
 
 def play_estimate(rank: int = 1, noise: float = 0.0, rows: int = 40, columns: int = 60) -> tuple[Figure, str]:
     """`estimate_figure` of a drawn matrix: a sum of `rank` products of a column and a row, times log-normal noise."""
-    squares = random_squares(rank, rows, columns, noise)
-    return estimate_figure(squares, f"rank {rank}, noise {noise:.2g}")
-
-
-def adafactor_schedules_figure(steps: int = 100_000) -> tuple[Figure, str]:
-    """What share a new g² has in the average, in Adafactor and in Adam."""
-    t = torch.logspace(0, log10(steps), 200, dtype=torch.float64)
-    data = {
-        "Adafactor: t⁻⁰·⁸": zip(t, t**-0.8, strict=True),
-        "Adam, β₂ = 0.999, corrected": zip(t, 0.001 / (1 - 0.999**t), strict=True),
-    }
-    title = "Both begin with the first g² alone; Adafactor's share goes on falling"
-    return lines(data, title, "step t", "1 − β₂ₜ, the share of the newest g²", log="xy", number=".2g")
+    return estimate_figure(random_squares(rank, rows, columns, noise), f"rank {rank}, noise {noise:.2g}")
 
 
 def small_gradients_figure(changes: Mapping[str, Sequence[float]], scales: Sequence[float]) -> tuple[Figure, str]:
-    """How much of an update changes when all gradients are multiplied by a scale; one line per optimizer."""
-    data = {name: dict(zip(scales, values, strict=True)) for name, values in changes.items()}
+    """How much of an update changes when all gradients are multiplied by each of `scales`, by optimizer."""
+    data = {name: zip(scales, values, strict=True) for name, values in changes.items()}
     title = "With small gradients ε takes over, in PyTorch's Adafactor first"
     x, y = "scale of the gradients", "relative change of the steps"
     level = "as far off as no step at all"
     styles = {level: ("ink", ":")}
     return lines(data, title, x, y, log="x", styles=styles, levels={level: 1}, labels="legend", number=".2f")
-
-
-def rates_figure(ends: Mapping[str, Mapping[float, Sequence[float]]], title: str) -> tuple[Figure, str]:
-    """Losses at the end against the learning rate: by name and rate one of each seed. Mean and range are drawn."""
-    return lines(ends, title, "lr", "loss, mean of the last ten steps", log="x", number=".2f")
-
-
-def peaks_figure(plans: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[Figure, str]:
-    """The bytes of each optimizer's fullest instant, one bar each: `plans` holds what `memory.instants` gave."""
-    fullest = {}
-    for name, plan in plans.items():
-        instant, parts = max(plan.items(), key=lambda pair: sum(pair[1].values()))
-        fullest[f"{name}: {instant}"] = parts
-    before, after = (sum(parts.values()) for parts in fullest.values())
-    title = f"With batch 1, Adafactor's peak is {after / before:.0%} of AdamW's"
-    return instants_figure(fullest, title, mark=False)
 
 
 def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
@@ -294,22 +236,12 @@ def _color_limits(*matrices: torch.Tensor) -> tuple[float, float]:
     return some.quantile(0.02).item(), max(some.quantile(0.98).item(), some.quantile(0.02).item() + 1e-3)
 
 
-def _draw_matrix(
-    axes: Axes, values: torch.Tensor, limits: tuple[float, float], title: str = "", below: str = ""
-) -> None:
+def _draw_heat(
+    axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str = "viridis", **labels
+) -> AxesImage:
+    """The logarithms of up to 64 rows and columns, in colors between `limits`; where a value is 0 it is blank."""
+    corner = values[:64, :64].log10().numpy()
     axes.axis("on")
-    _draw_heat(axes, values.log10(), limits, "viridis", "")
-    for (row, column), value in np.ndenumerate(values.numpy()):
-        paper = {"facecolor": COLORS["paper"], "edgecolor": "none", "pad": 1}
-        axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=paper)
-    axes.set(xticks=[], yticks=[], xlabel=below, ylabel="")
-    axes.set_title(title, fontsize=10, loc="center")
-
-
-def _draw_heat(axes: Axes, values: torch.Tensor, limits: tuple[float, float], colors: str, title: str) -> AxesImage:
-    corner = values[:_MAX_DRAWN, :_MAX_DRAWN].numpy()
-    low, high = limits
-    picture = axes.imshow(corner, vmin=low, vmax=high, cmap=colors, aspect="auto", interpolation="nearest")
-    axes.set(xlabel="column", ylabel="row", title=title)
+    axes.set(**labels)
     axes.grid(visible=False)
-    return picture
+    return axes.imshow(corner, colors, aspect="auto", interpolation="nearest", vmin=limits[0], vmax=limits[1])

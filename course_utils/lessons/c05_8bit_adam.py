@@ -1,23 +1,21 @@
 """Chapter 05: what 8 bits do to an average, and the chapter's figures."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
 from course_utils.hardware import Machine, Work
 from course_utils.optim import AdamW, AdamW8bit
-from course_utils.optim.codebook import dynamic_codebook, linear_codebook, value_of_bits
+from course_utils.optim.codebook import dynamic_codebook, linear_codebook
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
-from course_utils.units import format_bytes
-from course_utils.viz.parts import box, cell, drawing
-from course_utils.viz.plots import add_title, bars, dots, legend, lines, panels
-from course_utils.viz.style import BIT_COLORS, COLORS, SERIES
+from course_utils.viz.parts import box, drawing
+from course_utils.viz.plots import add_title, bars, lines, panels, panels_of_lines
 
 
 class LinearBook(AdamW8bit):
@@ -152,6 +150,26 @@ def feed_average(
     return torch.stack(means)
 
 
+def averages_after_change(steps: int) -> dict[str, dict[str, dict[int, float]]]:
+    """v by step after its g² has changed, with β₂ = 0.999: in 32 bits, and in 8 rounded to the nearest entry or by chance."""
+    generator = torch.Generator().manual_seed(0)
+
+    def by_chance(values: torch.Tensor, codebook: torch.Tensor):
+        return stochastic(values, codebook, generator)
+
+    averages = {}
+    for case, start, target in (("g² has fallen to 0.01", 0.25, 0.01), ("g² has risen to 1", 0.11, 1.0)):
+        feed = partial(feed_average, start, target, steps, 0.999)
+        curves = {
+            "32 bits": feed(None),
+            "8 bits, nearest": feed(nearest),
+            "stochastic, one run": feed(by_chance),
+            "stochastic, mean of 200 runs": feed(by_chance, copies=200),
+        }
+        averages[case] = {name: dict(enumerate(curve.tolist(), 1)) for name, curve in curves.items()}
+    return averages
+
+
 def half_spacing(value: float) -> float:
     """Half the distance of the two entries of the unsigned dynamic book around `value`, relative to `value`."""
     codebook = dynamic_codebook(False)
@@ -159,28 +177,25 @@ def half_spacing(value: float) -> float:
     return ((codebook[upper] - codebook[upper - 1]) / 2 / value).item()
 
 
-def journey_figure(values: Sequence[float] = (0.8, -0.2, 0.01, 2e-7)) -> tuple[Figure, str]:
+def journey_figure(values: Sequence[float]) -> tuple[Figure, str]:
     """A block of m on its way into bytes and back, a row for each value."""
     codebook = dynamic_codebook(True)
-    codes, scale = quantize(torch.tensor(values), codebook, len(values))
-    back = dequantize(codes, scale, codebook, len(values))
-    scale = scale.item()
-    heads = ("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")
-    rows, journeys = [heads], []
+    codes, scales = quantize(torch.tensor(values), codebook, len(values))
+    back = dequantize(codes, scales, codebook, len(values))
+    scale = scales.item()
+    rows = [("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")]
     for value, code, read in zip(values, codes.tolist(), back.tolist(), strict=True):
         numbers = map(_write, (value, value / scale, codebook[code].item()))
-        rows.append([*numbers, str(code), _write(read), f"{abs(read - value) / abs(value):.1%}"])
-        journeys.append(f"{_write(value)} is kept as {code} and read back as {_write(read)}")
-    figure, axes = panels(height=0.42 * len(values) + 1.5)
-    for y, texts in enumerate(rows):
-        for x, text in enumerate(texts):
-            if x == 3 and y > 0:
-                box(axes, x, y, text, "optimizer state", "ink")
-            else:
-                axes.text(x, y, text, ha="center", va="center")
-    axes.text(1.5, len(rows), "kept for the block", ha="center", va="center")
-    box(axes, 3, len(rows), f"scale {scale:g}: 4 bytes", "optimizer state", "ink")
-    drawing(axes, (-0.5, 5.5), (len(rows) + 0.5, -0.5))
+        rows.append((*numbers, str(code), _write(read), f"{abs(read - value) / abs(value):.1%}"))
+    journeys = [f"{row[0]} is kept as {row[3]} and read back as {row[4]}" for row in rows[1:]]
+    rows.append(("", "", "for the block", f"scale {scale:g}: 4 bytes", "", ""))
+    figure, axes = panels(height=0.42 * len(rows) + 0.7)
+    drawing(axes, (-0.5, 5.5), (len(rows) - 0.5, -0.5))
+    for (y, x), text in np.ndenumerate(rows):
+        if x == 3 and y > 0:
+            box(axes, x, y, text, "optimizer state", "ink")
+        else:
+            axes.text(x, y, text, ha="center", va="center")
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
     return add_title(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
@@ -189,159 +204,44 @@ def _write(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
 
 
-def _power(value: float) -> str:
-    digit, power = f"{value:.0e}".split("e")
-    return f"{digit}·10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-
-
-def byte_figure(bits: str) -> tuple[Figure, str]:
-    """One byte read in the book of m, which has a sign, and in that of v, which has none; a color for each part."""
-    figure, axes = panels(height=3.3)
-    readings = []
-    for row, signed in enumerate((True, False)):
-        y = -2.2 * row
-        first = int(signed)
-        zeros = len(bits[first:]) - len(bits[first:].lstrip("0"))
-        rest = bits[first + zeros + 1 :]
-        value = value_of_bits(bits, signed)
-        steps, step = 2 ** len(rest), int(rest, 2)
-        middle = 0.1 + 0.9 * (step + 0.5) / steps
-        parts = [
-            (BIT_COLORS["sign"], 1, f"sign {'−' if bits[0] == '1' else '+'}"),
-            (BIT_COLORS["exponent"], zeros, f"{zeros} zeros:\n× $10^{{-{zeros}}}$"),
-            ("grid", 1, "end of\nzeros"),
-            (BIT_COLORS["mantissa"], len(rest), f"step {step} of {steps}\nfrom 0.1 to 1: {middle:.4f}"),
-        ][1 - first :]
-        edge = 0
-        for color, width, text in parts:
-            for index in range(edge, edge + width):
-                cell(axes, index + 0.05, y, color, bits[index])
-            axes.text(edge + width / 2, y - 0.12, text, ha="center", va="top", fontsize=8.5)
-            edge += width
-        name = "m" if signed else "v"
-        axes.text(-0.3, y + 0.45, f"in the book of {name}", ha="right", va="center")
-        axes.text(edge + 0.3, y + 0.45, f"= {value:{'+' * signed}.4g}", va="center", fontsize=12)
-        readings.append(f"in the book of {name}, {zeros} zeros, a 1 and step {step} of {steps} make it {value:.4g}")
-    drawing(axes, xlim=(-3.4, 11.4), ylim=(-3.2, 1.2))
-    title = "Zeros say how many powers of ten down, the rest counts steps"
-    return add_title(figure, title, f"The byte {bits}: {'; '.join(readings)}.")
-
-
 def codebooks_figure() -> tuple[Figure, str]:
-    """Linear beside dynamic unsigned book: where their entries lie, and the relative error of rounding to them."""
-    books = {"linear": linear_codebook(False), "dynamic": dynamic_codebook(False)}
+    """The largest relative error of rounding to the linear and to the dynamic unsigned book, by size of the value."""
     values = torch.logspace(-7, 0, 20_000)
-    figure, (top, below) = panels(2, 1, height=4.6, sharex=True, height_ratios=(1, 2))
-    ends, limits, errors = [], {}, {}
-    for row, (name, codebook) in enumerate(books.items()):
-        _draw_entries(top, codebook, row, SERIES[row])
+    errors = {}
+    for name, codebook in {"linear": linear_codebook(False), "dynamic": dynamic_codebook(False)}.items():
         error = rounding_errors(values, codebook, len(values))
         errors[name] = zip(values.view(200, 100)[:, 50], error.view(200, 100).amax(1), strict=True)
-        limits[name] = values[error > 0.5].max().item()
-        decades = [(codebook > 10.0**-d).sum() - (codebook > 10.0 ** (1 - d)).sum() for d in (1, 2, 3)]
-        counts = ", ".join(str(int(count)) for count in decades)
-        ends.append(
-            f"the {name} book has {counts} entries in the three uppermost decades and loses more than half of a value "
-            f"below {limits[name]:.2g}"
-        )
-    top.set(yticks=(0, 1), yticklabels=books, ylim=(1.6, -0.6), title="Where the 256 entries lie")
-    title, x = "Error of the nearest entry; 1: the value becomes 0", "value / largest of its block"
-    lines(errors, title, x, "largest relative error", log="xy", labels="legend", axes=below)
-    linear, dynamic = limits.values()
-    title = f"Off by more than half below {linear:.2g} in the linear book, below {_power(dynamic)} in the dynamic"
-    return add_title(figure, title, f"Entries on a logarithmic axis and the relative error below: {'; '.join(ends)}.")
-
-
-def blocks_figure(values: torch.Tensor) -> tuple[Figure, str]:
-    """Median relative error of `values` in the dynamic book, by size of the block, with one outlier and without.
-
-    The outlier is one value, 10⁶ times the largest. The last row is one scale for the whole tensor.
-    """
-    with_outlier = values.clone().flatten()
-    with_outlier[0] = 1e6 * values.max()
-    rows = {"blocks of 256": 256, "blocks of 2,048": 2048, "one scale for all": values.numel()}
-
-    def error(tensor: torch.Tensor, size: int) -> list[float]:
-        return [rounding_errors(tensor, dynamic_codebook(False), size).median().item()]
-
-    data = {
-        name: {"no outlier": error(values.flatten(), size), "with one outlier": error(with_outlier, size)}
-        for name, size in rows.items()
-    }
-    title, x = "With one scale for all, one outlier spoils the median", "median relative error of v"
-    return dots(data, title, x, unit="%", log=True, number=".2%", axes=panels(height=2.8)[1])
+    title = "The linear book errs less above 0.1, the dynamic over most of what is below"
+    x, y = "value / largest of its block", "relative error (1: it becomes 0)"
+    return lines(errors, title, x, y, log="xy")
 
 
 def stagnation_figure(steps: int = 3000) -> tuple[Figure, str]:
-    """Averages whose input has changed, kept in 32 bits, in 8 rounded to the nearest entry, and stochastically."""
-    cases = {"g² has fallen to 0.01": (0.25, 0.01), "g² has risen to 1": (0.11, 1.0)}
-    beta = 0.999
-    generator = torch.Generator().manual_seed(0)
-
-    def by_chance(values: torch.Tensor, codebook: torch.Tensor):
-        return stochastic(values, codebook, generator)
-
-    figure, grid = panels(1, len(cases), height=3.8, squeeze=False)
-    texts = [f"With β₂ = {beta:g}."]
-    colors = ("predicted", "second", "activations", "first")
-    for panel, (title, (start, target)) in zip(grid[0], cases.items(), strict=True):
-        curves = {
-            "32 bits": feed_average(start, target, steps, beta, None),
-            "8 bits, nearest": feed_average(start, target, steps, beta, nearest),
-            "stochastic, one run": feed_average(start, target, steps, beta, by_chance),
-            "stochastic, mean of 200 runs": feed_average(start, target, steps, beta, by_chance, copies=200),
-        }
-        ratio = sqrt(curves["32 bits"][-1] / curves["8 bits, nearest"][-1])
-        step = f"steps too {'long' if ratio > 1 else 'short'} by a factor of {max(ratio, 1 / ratio):.1f}"
-        styles = {name: (color, "-") for name, color in zip(curves, colors, strict=True)}
-        data = {name: enumerate(curve, 1) for name, curve in curves.items()}
-        title = f"{title}:\nin the end {step}"
-        y = "v / largest of its block"
-        texts.append(lines(data, title, y=y, styles=styles, labels="none", number=".3f", axes=panel)[1])
-        panel.lines[0].set_linewidth(5)  # so that it is seen beneath the mean
-    legend(panel)
-    return add_title(figure, "Rounded to the nearest entry, v freezes: too high or too low", *texts)
+    """The averages of `averages_after_change` over so many steps."""
+    averages = averages_after_change(steps)
+    short, long = (sqrt(curves["8 bits, nearest"][steps] / curves["32 bits"][steps]) for curves in averages.values())
+    title = f"Rounded to the nearest, v freezes: steps {short:.1f} times too short, or {1 / long:.1f} times too long"
+    return panels_of_lines(averages, title, y="v / largest of its block", number=".3f")
 
 
 def codebook_figure(
     kind: str = "dynamic", total_bits: int = 8, exponent_bits: int = 7, block_size: int = 256
 ) -> tuple[Figure, str]:
-    """A codebook of v, and what comes back of values spread over six decades, some of them outliers."""
+    """A codebook of v, and how many values are lost that spread over six decades, some of them outliers."""
     codebook = linear_codebook(False, total_bits)
     if kind == "dynamic":
         codebook = dynamic_codebook(False, total_bits, exponent_bits)
     values = spread_values(decades=6, outliers=1 / 1024)
-    error = rounding_errors(values, codebook, block_size)
-    lost_share = (error > 0.5).float().mean().item()
-    scales = quantize(values, codebook, block_size)[1]
-    bits = total_bits + 32 * len(scales) / values.numel()
+    is_lost = (rounding_errors(values, codebook, block_size) > 0.5).float()
+    bits = total_bits + 32 * len(quantize(values, codebook, block_size)[1]) / values.numel()
+    decades = values.log10().floor().clamp(-8, 0)
+    names = {-8: "below 1e-07"} | {decade: f"from {10.0**decade:g}" for decade in range(-7, 1)}
+    shares = {name: is_lost[decades == decade].mean().item() for decade, name in names.items()}
     figure, (top, below) = panels(2, 1, height=4.6, height_ratios=(1, 4))
-    _draw_entries(top, codebook, 0, "first")
-    top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel="entry of the codebook (logarithmic)")
-    colors = {"lose up to 10 %": "first", "10 to 50 %": "activations", "more than 50 %": "second"}
-    shares = _shares_by_decade(values, error, list(colors))
-    notes = {name: f"{parts['more than 50 %']:.0%}" for name, parts in shares.items()}
-    x = "share of the values; at the end: more than 50 % lost"
-    bars(shares, "", x, unit="%", colors=colors, notes=notes, show_legend=False, axes=below)
-    legend(below, *colors.items())
-    title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {lost_share:.1%} lose more than half"
-    text = f"{len(codebook)} entries. Of {format_bytes(values.nbytes)} of values over six decades the median relative error is"
-    return add_title(figure, title, f"{text} {error.median():.1%}.")
-
-
-def _shares_by_decade(values: torch.Tensor, error: torch.Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The shares of `values` in each decade that lose up to a tenth, up to a half, and more, by these names."""
-    groups = values.log10().floor().clamp(-8, 0)
-    labels = {-8: "less", **{decade: f"$10^{{{decade}}}$" for decade in range(-7, 0)}, 0: "≥ 1"}
-    shares = {}
-    for decade, label in labels.items():
-        errors = error[groups == decade]
-        parts = (errors <= 0.1), (errors > 0.1) & (errors <= 0.5), (errors > 0.5)
-        shares[label] = {name: part.float().mean().item() for name, part in zip(names, parts, strict=True)}
-    return shares
-
-
-def _draw_entries(axes: Axes, codebook: torch.Tensor, row: int, color: str) -> None:
     entries = codebook[codebook > 0]
-    axes.plot(entries, torch.full_like(entries, row), "|", color=COLORS[color], markersize=16, markeredgewidth=0.8)
-    axes.grid(visible=False)
+    top.plot(entries, torch.ones_like(entries), "|", markersize=16)
+    top.set(xscale="log", xlim=(3e-8, 1.5), yticks=(), xlabel=f"the {len(codebook)} entries of the codebook")
+    bars(shares, "", "values of each size that lose more than half", unit="%", axes=below)
+    below.set_xlim(0, 110)
+    title = f"{kind}, blocks of {block_size:,}: {bits:.2f} bits a value, and {is_lost.mean():.1%} lose more than half"
+    return add_title(figure, title, f"A codebook of {len(codebook)} entries.")

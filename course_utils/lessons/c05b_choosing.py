@@ -1,6 +1,6 @@
 """Chapter 05b: the optimizers that are compared, the runs that are stored, and the chapter's figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -14,9 +14,8 @@ from torch import nn
 from course_utils import models, optim
 from course_utils.lessons.shared import Contender, read_runs
 from course_utils.training import History
-from course_utils.units import GiB, MiB, format_bytes
-from course_utils.viz.plots import add_title, bars, dots, legend, lines, note, panels, tick
-from course_utils.viz.style import COLORS
+from course_utils.units import GiB
+from course_utils.viz.plots import bars, dots, panels_of_lines
 
 _DECAY = 0.01
 RUNS = Path(__file__).with_name("c05b_runs.json")
@@ -112,54 +111,32 @@ def best_rates(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def rates_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate, a panel for each optimizer: mean and range over the seeds, with a dotted line at 0.001."""
-    figure, grid = panels(2, 3, height=4.8, sharex=True, sharey=True)
-    by_optimizer = []
-    for panel, (name, best) in zip(grid.flat, best_rates(runs).items(), strict=True):
-        of_name = runs[runs["name"] == name]
-        curve = {name: losses_of_seeds(of_name)}
-        title = f"{name}: own rate {best:g}"
-        x, y = "learning rate α (log)", "training loss, last 20 steps"
-        _, alt = lines(curve, title, x, y, log="x", labels="none", number=".2f", axes=panel)
-        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":")
-        for rate, losses in curve[name].items():
-            if divergences := sum(loss == inf for loss in losses):
-                text = f"at {rate:g}: {divergences} of {len(losses)} runs diverged"
-                note(panel, text, (1, 0.9), (-1, 0), xycoords="axes fraction")
-        panel.set_ylim(0, 3.1)
-        tick(panel, [0.001, 0.01, 0.1])
-        by_optimizer.append(alt)
-    return add_title(figure, "Every best rate lies inside its grid; 0.001 is the best of none", *by_optimizer)
+    """Loss against learning rate: mean and range over the seeds, a panel for each optimizer."""
+    curves = {}
+    for name, best in best_rates(runs).items():
+        curves[f"{name}: own rate {best:g}"] = {name: losses_of_seeds(runs[runs["name"] == name])}
+    title = "Every best rate lies inside its grid; 0.001 is the best of none"
+    x, y = "learning rate α (log)", "training loss, last 20 steps"
+    return panels_of_lines(curves, title, x, y, log="x", rows=2, height=4.8, ticks=(1e-3, 1e-2, 0.1), number=".2f")
 
 
 def crossed_figure(runs: pd.DataFrame) -> tuple[Figure, str]:
-    """Loss against learning rate for two optimizers: a panel for the constant rate and one for the cosine, bands from the
-    lowest to the highest seed, and the mean loss at 0.001."""
-    figure, axes = panels(1, 2, height=3.6, sharex=True, sharey=True)
-    texts = []
+    """Loss against learning rate for two optimizers: mean and range over the seeds, a panel for each schedule."""
+    curves = {}
+    for (schedule, name), of_both in runs.groupby(["schedule", "name"]):
+        curves.setdefault(f"schedule: {schedule}", {})[name] = losses_of_seeds(of_both)
+    title = "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not"
     x, y = "learning rate α (log)", "training loss, last 20 steps"
-    for panel, (schedule, of_schedule) in zip(axes, runs.groupby("schedule"), strict=True):
-        by_name = dict(list(of_schedule.groupby("name")))
-        curves = {name: losses_of_seeds(of_name) for name, of_name in by_name.items()}
-        title = f"schedule: {schedule}"
-        texts.append(lines(curves, title, x, y, log="x", labels="none", number=".2f", axes=panel)[1])
-        at_default = losses_by_rate(of_schedule)["mean"][1e-3]
-        panel.axvline(1e-3, color=COLORS["ink"], linestyle=":")
-        note(panel, f"{at_default:.2f}", (1e-3, at_default), (-8, -9))
-    legend(axes[0])
-    return add_title(figure, "At 0.0003 and 0.001 the schedule moves the loss, and the optimizer does not", *texts)
+    return panels_of_lines(curves, title, x, y, log="x", number=".2f")
 
 
-def race_figure(race: pd.DataFrame, state_bytes: Mapping[str, int]) -> tuple[Figure, str]:
-    """A row for each optimizer, two marks for each seed: training and held-out loss. `state_bytes` by name, where known."""
-    ends = {}
-    for name in race.groupby("name")["loss"].mean().sort_values().index:
-        of_name = race[race["name"] == name]
-        row = f"{name}\n{state_bytes[name] / MiB:.2f} MiB" if name in state_bytes else name
-        ends[row] = {"training": of_name["loss"].tolist(), "held-out files": of_name["test"].tolist()}
-    title = "Muon ends lowest, and a smaller state need not mean a higher loss"
+def race_figure(race: pd.DataFrame) -> tuple[Figure, str]:
+    """Training and held-out loss of each seed of each optimizer."""
+    losses = race.rename(columns={"loss": "training", "test": "held-out files"}).groupby("name")
+    losses = losses[["training", "held-out files"]].agg(list)
+    ends = losses.loc[race.groupby("name")["loss"].mean().sort_values().index].to_dict("index")
     x = "loss at the end; seeds 0, 1 and 2 from top to bottom of each row"
-    figure, alt = dots(ends, title, x, spread=0.3, axes=panels(height=3.6)[1])
+    figure, alt = dots(ends, "Muon ends lowest with every seed, in training and on held-out files", x, spread=0.3)
     figure.axes[0].set_xlim(0, 2.6)
     return figure, alt
 
@@ -204,8 +181,7 @@ def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figur
     """Bars of P, G and O by optimizer for the model of that name, with a line where a card of `card` bytes ends."""
     rows = sizes_of(model, itemsize)
     fitting = sum(sum(parts.values()) <= card for parts in rows.values())
-    fit = "none fits" if not fitting else "all fit" if fitting == len(rows) else f"{fitting} of {len(rows)} fit"
-    title = f"{model} in {8 * itemsize} bits: {fit} into {card / GiB:g} GiB before any activation"
-    *_, (last, parts) = rows.items()
-    notes = {last: f"{format_bytes(sum(parts.values()))} (G: one gradient)"}
-    return bars(rows, title, "P + G + O", notes=notes, limit=(f"{card / GiB:g} GiB", card))
+    title = (
+        f"{model} in {8 * itemsize} bits: {fitting} of {len(rows)} fit into {card / GiB:g} GiB before any activation"
+    )
+    return bars(rows, title, "P + G + O", limit=(f"{card / GiB:g} GiB", card))

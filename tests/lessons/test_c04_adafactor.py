@@ -2,10 +2,8 @@
 
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
-from figures import title
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,20 +19,19 @@ def pictures(figure):
 
 def test_the_estimate_stands_beside_the_matrix():
     squares = lesson.random_squares(2, 5, 6, noise=0.5)
-    figure, alt = lesson.estimate_figure(squares, "a name", "Stripes")
-    assert figure.get_suptitle().startswith("Stripes\na name")
+    figure, alt = lesson.estimate_figure(squares, "Stripes")
+    assert figure.get_suptitle().startswith("Stripes: error ")
     matrix, estimated, ratio = pictures(figure)[:3]
     assert torch.allclose(torch.as_tensor(matrix), squares.log10())
     assert torch.allclose(torch.as_tensor(estimated), lesson.estimate(squares).log10())
     assert torch.allclose(torch.as_tensor(ratio), (lesson.estimate(squares) / squares).log10())
     assert f"error {lesson.relative_error(lesson.estimate(squares), squares):.1%}" in alt
-    assert "a name" in alt
 
 
 def test_a_large_matrix_is_drawn_in_part_and_zeros_stay_blank():
     squares = lesson.random_squares(1, 90, 70, noise=0.0)
     squares[3] = 0.0
-    figure, alt = lesson.estimate_figure(squares)
+    figure, alt = lesson.estimate_figure(squares, "zeros")
     assert pictures(figure)[0].shape == (64, 64)
     assert "90 by 70" in alt
     assert "error 0.0%" in alt or "e-1" in alt
@@ -43,16 +40,7 @@ def test_a_large_matrix_is_drawn_in_part_and_zeros_stay_blank():
 @pytest.mark.parametrize("squares", [torch.zeros(3, 4), torch.ones(3)])
 def test_nothing_to_draw_is_refused(squares):
     with pytest.raises(CourseError, match="matrix of squares"):
-        lesson.estimate_figure(squares)
-
-
-def test_schedules_draw_the_formulas():
-    figure, _ = lesson.adafactor_schedules_figure(steps=1000)
-    share, adam = figure.axes[0].lines
-    t = torch.as_tensor(share.get_xdata())
-    assert torch.allclose(torch.as_tensor(share.get_ydata()), t**-0.8)
-    assert adam.get_ydata()[0] == pytest.approx(1)
-    assert len(figure.axes) == 1
+        lesson.estimate_figure(squares, "nothing")
 
 
 def test_small_gradients_part_the_versions():
@@ -143,21 +131,6 @@ def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     token = growth["one token"]
     assert lesson.relative_error(lesson.estimate(token), token) < 1e-12
     assert lesson.relative_error(lesson.estimate(growth["one batch"]), growth["one batch"]) > 1e-3
-    figure, alt = lesson.squares_figure(growth)
-    assert len(pictures(figure)) == 8
-    picture = torch.as_tensor(pictures(figure)[0])
-    torch.testing.assert_close(picture, (growth["one token"] / growth["one token"].mean()).log10())
-    assert "one token 0%" in alt
-    plt.close(figure)
-
-
-def test_the_peaks_stand_in_one_figure():
-    plans = {name: {"update": {"parameters": 4, "optimizer state": state}} for name, state in (("a", 12), ("b", 4))}
-    figure, alt = lesson.peaks_figure(plans)
-    assert "a: update" in alt
-    assert "b: update" in alt
-    assert "50%" in title(figure.axes[0])
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -199,14 +172,6 @@ def test_mixed_terms_are_weighed_layer_by_layer():
     raised = lesson.mixed_terms_raise(model, batch)
     assert len(raised) == 2
     assert raised[0] == (with_mixed > without)
-
-
-def test_rates_are_drawn_with_their_means_and_ranges():
-    figure, alt = lesson.rates_figure({"a": {0.1: [1.0, 3.0], 0.3: [2.0, 2.0]}, "b": {0.1: [5.0, 5.0]}}, "A is lower")
-    assert list(figure.axes[0].lines[0].get_ydata()) == [2.0, 2.0]
-    assert "a: 2.00 (1.00 to 3.00) at 0.1, 2.00 (2.00 to 2.00) at 0.3" in alt
-    assert title(figure.axes[0]) == "A is lower"
-    plt.close(figure)
 
 
 def test_the_last_ten_losses_are_averaged():
