@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
-from course_utils.units import format_bytes
+from course_utils.viz.labels import tick, tick_by_powers
 from course_utils.viz.parts import arrow, box, cell, drawing
-from course_utils.viz.plots import Span, add_title, bars, legend, lines, panels, timeline
-from course_utils.viz.style import COLORS, MARKS, SERIES
+from course_utils.viz.plots import add_title, legend, lines, panels
+from course_utils.viz.style import COLORS
 
 # Slips from published code or from practice, each as a difference to `Accumulate`.
 
@@ -171,25 +171,21 @@ def _count_all_reduce(reduced: Reductions, bucket: dist.GradBucket) -> torch.fut
 
 def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
-    figure, axes = panels(height=3.4)
+    figure, axes = panels()
     counts = (3, 8, 5, 2)
-    buffer = box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink")
-    division = box(axes, 19, 2, "÷ Σ$T_i$")
+    buffer, division = box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink"), box(axes, 19, 2, "÷ Σ$T_i$")
     arrow(axes, buffer, division)
     arrow(axes, division, box(axes, 23, 2, "clip,\nthen step"))
-    for number, count in enumerate(counts, 1):
-        y = len(counts) - number
+    for y, (number, count) in zip((3, 2, 1, 0), enumerate(counts, 1), strict=True):
         for index in range(max(counts)):
             cell(axes, index, y, "first" if index < count else "grid", height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {number}", ha="right", va="center")
         arrow(axes, box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
-    drawing(axes, (-4.6, 25), (-0.4, len(counts) + 0.1), "Each micro-batch counts by its tokens; G is divided once")
+    drawing(axes, (-4.6, 25), (-0.4, 4.1))
     legend(axes, ("token that counts", "first"), ("padding", "grid"))
-    listed = ", ".join(map(str, counts))
-    return figure, (
-        f"{len(counts)} micro-batches with {listed} counted tokens. Each adds its gradient times its tokens to one buffer G. "
-        f"G is divided once, by all {sum(counts)} tokens, then clipped, and one step is made."
-    )
+    text = "4 micro-batches with 3, 8, 5, 2 counted tokens add their gradients times these numbers to one buffer G. "
+    text += "It is divided once, by all 18 tokens; then come clipping and one step."
+    return add_title(figure, "Each micro-batch counts by its tokens; G is divided once", text)
 
 
 def token_weights(counts: Sequence[int]) -> np.ndarray:
@@ -235,20 +231,18 @@ def play_weights(texts: TokenGradients, size: int = 8, by_length: bool = True) -
     """Play: tokens of each micro-batch of `size` texts, and how many times its right weight a mean of means gives each."""
     counts, error = texts.mean_of_means(size, by_length)
     weights = token_weights(counts)
-    k = len(counts)
+    numbers = np.arange(1, len(counts) + 1)
     figure, (above, below) = panels(2, 1, height=4.2, sharex=True)
-    numbers = np.arange(1, k + 1)
     above.bar(numbers, counts, color=COLORS["first"])
     above.set(ylabel="tokens\nthat count")
-    below.bar(numbers, weights - 1, bottom=1, color=[COLORS["warning"] if w > 1 else COLORS["third"] for w in weights])
+    below.bar(numbers, weights - 1, bottom=1, color=[COLORS["warning" if w > 1 else "third"] for w in weights])
     below.set(yscale="log", xlabel="micro-batch", ylabel="weight over the\nright one (log)", ylim=(0.3, 6))
-    below.set_yticks([0.5, 1, 2, 5], ["0.5", "1", "2", "5"])
-    below.minorticks_off()
-    below.set_xticks(numbers[:: max(1, k // 16)])
+    tick_by_powers(below, weights, 1)
+    tick(below, numbers[:: max(1, len(counts) // 16)])
     order = "sorted by length" if by_length else "not sorted"
-    title = f"{k} × {size} texts, {order}: a mean of means is off by {error:.0%} of the gradient"
-    text = f"{k} micro-batches of {counts.min()} to {counts.max()} tokens; the gradient is off by {error:.1%}. "
-    text += f"A mean of means weighs a token {weights.min():.2f} to {weights.max():.2f} times as it should."
+    title = f"{len(counts)} × {size} texts, {order}: with a mean of means the gradient is off by {error:.1%}"
+    text = f"Micro-batches have {counts.min()} to {counts.max()} tokens that count. "
+    text += f"A token weighs {weights.min():.2f} to {weights.max():.2f} times as it should."
     return add_title(figure, title, text)
 
 
@@ -288,41 +282,6 @@ def _mean_losses(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> tup
     return sums.sum() / terms.sum(), (sums / terms).mean()
 
 
-def two_curves_figure(runs: Mapping[str, Mapping[str, Sequence[float]]], interval: int = 10) -> tuple[Figure, str]:
-    """What each run of `train_on_texts` reports, and beside it the held-out loss of a token."""
-    figure, axes = panels(1, 2, height=3.6, sharey=True)
-    kinds = {"reported": "training loss, as reported", "by token": "held-out loss of a token"}
-    texts = []
-    by_token, by_text = runs
-    losses = f"mean per token ({by_token})\nor per text ({by_text})", "mean per token"
-    for panel, (kind, title), y, labels in zip(axes, kinds.items(), losses, ("none", "ends"), strict=True):
-        data = {name: {interval * (i + 1): loss for i, loss in enumerate(run[kind])} for name, run in runs.items()}
-        x = "update, from 32 texts each"
-        texts.append(lines(data, title, x, y, number=".2f", labels=labels, axes=panel)[1])
-    title = "The mean of means reports a lower loss, and predicts held-out tokens about as well"
-    return add_title(figure, title, *texts)
-
-
-def groups_figure(updates: Mapping[str, Sequence[int]], batches: int) -> tuple[Figure, str]:
-    """Which micro-batches went into which update: a row for each name, with the numbers of micro-batches in its updates.
-
-    What of `batches` is left over stays pale.
-    """
-    spans = []
-    for row, sizes in enumerate(updates.values()):
-        kinds = [f"update {number}" for number, size in enumerate(sizes, 1) for _ in range(size)]
-        kinds += ["left over"] * (batches - len(kinds))
-        spans += [Span(row, index - 0.45, index + 0.45, kind) for index, kind in enumerate(kinds)]
-    *_, (name, sizes) = updates.items()
-    title = f"“{name}”: the first update gets {sizes[0]} of {batches} micro-batches, and {batches - sum(sizes)} is left over"
-    kinds_of_updates = sorted({span.kind for span in spans} - {"left over"})
-    colors = dict(zip(kinds_of_updates, SERIES, strict=False)) | {"left over": "grid"}
-    styles = {kind: (color, "") for kind, color in colors.items()}
-    figure, alt = timeline(spans, list(updates), title, "micro-batch, counted from 0", styles=styles)
-    legend(figure.axes[0], *colors.items())
-    return figure, alt
-
-
 def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
     """The variance of the mean of k gradients over the squared length of the true one, for each k of `ks`.
 
@@ -335,23 +294,9 @@ def noise_by_groups(gradients: torch.Tensor, ks: Sequence[int]) -> list[float]:
 
 
 def accumulated_noise_figure(ks: Sequence[int], noise: Mapping[str, Sequence[Sequence[float]]]) -> tuple[Figure, str]:
-    """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed, mean and range."""
-    data, styles = {}, {}
-    for (name, measured), color, mark in zip(noise.items(), SERIES, MARKS, strict=False):
-        by_k = np.transpose(measured)
-        data[name] = dict(zip(ks, by_k, strict=True))
-        data[f"{name}, as 1/k"] = {k: by_k[0].mean() * ks[0] / k for k in ks}
-        styles |= {name: (color, mark), f"{name}, as 1/k": (color, "-")}
-    title = "Twice the micro-batches, half the noise; training raises it relative to the gradient"
+    """The gradient's noise against the micro-batches of an update: by name a list over `ks` of each seed; lines are 1/k."""
+    data = {name: dict(zip(ks, np.transpose(measured), strict=True)) for name, measured in noise.items()}
+    predicted = {name: {k: by_k[ks[0]].mean() * ks[0] / k for k in ks} for name, by_k in data.items()}
+    title = "Twice the micro-batches, half the noise"
     x, y = "k, micro-batches of an update (log)", "noise variance / squared\ngradient norm (log)"
-    return lines(data, title, x, y, log="xy", styles=styles, labels="legend")
-
-
-def peaks_figure(predicted: Mapping[str, int], dry: Mapping[str, int]) -> tuple[Figure, str]:
-    """Peaks of a step for each cut of its batch: a bar in closed form, a mark from the dry run, and its size in words."""
-    pencil = "closed form: P + O + A (+ G)"
-    rows = {name: {pencil: size} for name, size in predicted.items()}
-    notes = {name: f"dry run: {format_bytes(size)}" for name, size in dry.items()}
-    title = "A second micro-batch adds one G here; further ones add nothing"
-    colors = {pencil: "predicted"}
-    return bars(rows, title, "peak of a step", colors=colors, notes=notes, marks=("dry run", dry))
+    return lines(data, title, x, y, log="xy", predicted=predicted, labels="legend")

@@ -234,7 +234,8 @@ def dots(
     all_kinds = list(dict.fromkeys(kind for kinds in rows.values() for kind in kinds))
     finite = [v for kinds in rows.values() for values in kinds.values() for v in values if isfinite(v)]
     scale = Unit.for_largest(unit, max(finite, default=1.0))
-    axes = _begin(axes, title, height=1.1 + 0.34 * len(rows), xlabel=scale.label(x))
+    row_height = 0.34 if len(all_kinds) == 1 else 0.45  # a second kind's numbers stand below its dots
+    axes = _begin(axes, title, height=1.1 + row_height * len(rows), xlabel=scale.label(x))
     if log:
         axes.set_xscale("log")
     are_alone = all(len(values) == 1 for kinds in rows.values() for values in kinds.values())

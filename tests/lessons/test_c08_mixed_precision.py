@@ -156,25 +156,6 @@ def test_a_steps_seconds_are_split_into_three_kinds():
     assert split == {"products": 3000, "conversions": 5000, "the rest": 7000}
 
 
-def test_speeds_are_ratios_to_float32_and_the_title_says_what_is_faster():
-    index = pd.MultiIndex.from_product([["product", "copy"], ["float32", "bfloat16", "float16"]])
-    times = pd.DataFrame({"predicted": [8, 4, 80, 4, 2, 2], "measured": [8, 2, 80, 3, 2, 1]}, index)
-    figure, alt = figures.speed_figure(times)
-    measured, predicted = (line.get_xdata().tolist() for line in figure.axes[0].lines[:2])
-    assert (measured, predicted) == ([4, 1.5, 0.1, 3], [2, 2, 0.1, 2])
-    assert figure.axes[0].get_xscale() == "log"
-    assert figure.get_suptitle() == "Copy: faster in both. Product: 4 × as fast in bfloat16, 10 × slower in float16"
-    assert "product in bfloat16: measured 4" in alt
-
-
-def test_the_outliers_figure_draws_a_line_for_each_way():
-    errors = pd.DataFrame({"e2m1, one scale": [0.2, 1.0], "NVFP4, blocks of 16": [0.13, 0.15]}, [1, 100])
-    figure, alt = figures.outlier_figure(errors)
-    assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[20, 100], [13, 15]]
-    assert "up to 100% with one scale per tensor, up to 15.0% with blocks" in figure.get_suptitle()
-    assert "e2m1, one scale: 20.0% at 1, 100.0% at 100" in alt
-
-
 def test_an_eighth_in_decimal_and_in_binary():
     assert lesson.in_decimal(0.125) == "+1.25 · 10^-1"
     assert lesson.in_binary(0.125) == "+1.0 · 2^-3"
@@ -187,44 +168,29 @@ def pattern(name, value):
     return name, FORMATS[name].pattern(value), value
 
 
-def test_the_histograms_are_the_counts_and_what_vanishes_is_marked():
+def test_the_lines_are_the_counts_and_what_vanishes_is_said():
     """Half of fp16's smallest number, 2^-25, is rounded to 0 as well, so a number at it is counted as not smaller."""
     outputs = lesson.exponent_counts([torch.tensor([2.0**-30, 1.5 * 2.0**-25, 0.25, 1.0, 1.5])])
     parameters = lesson.exponent_counts([torch.tensor([0.5, 0.25])])
     figure, alt = figures.exponents_figure(outputs, parameters)
-    bars = [{round(bar.get_x() + 0.45 - 0.5): bar for bar in axes.patches} for axes in figure.axes[1:]]
-    assert {e: bar.get_height() for e, bar in bars[0].items()} == {-30: 20, -25: 20, -2: 20, 0: 40}
-    assert {e: bar.get_height() for e, bar in bars[1].items()} == {-1: 50, -2: 50}
-    assert bars[0][-30].get_facecolor() != bars[0][-25].get_facecolor() == bars[0][0].get_facecolor()
-    assert "20% of the outputs' gradients vanish in fp16, and 0% of the parameters'" in alt
-
-
-def test_the_window_of_scales_is_what_the_format_loses():
-    gradients = [10.0 ** torch.linspace(-9, -2, 200, dtype=torch.float64)]
-    figure, alt = figures.scale_window_figure(gradients, FORMATS["fp16"], powers=(0, 10, 30))
-    vanished, _, overflowed = (line.get_ydata() for line in figure.axes[0].lines)
-    for index, power in enumerate((0, 10, 30)):
-        loss = lesson.underflow_in(gradients, FORMATS["fp16"], 2.0**power)
-        assert (vanished[index], overflowed[index]) == (100 * loss.vanished, 100 * loss.overflowed)
-    assert "From S = 2^10 to 2^10 less than 1 % vanish" in alt
-
-
-def test_where_no_scale_suits_all_the_figure_says_so():
-    wide = [10.0 ** torch.linspace(-30, 2, 200, dtype=torch.float64)]
-    assert "No scale suits all in fp16" in figures.scale_window_figure(wide, FORMATS["fp16"])[1]
+    of_outputs, of_parameters, *edges = figure.axes[0].lines
+    assert of_outputs.get_xydata().tolist() == [[-29.5, 20], [-24.5, 20], [-1.5, 20], [0.5, 40]]
+    assert of_parameters.get_xydata().tolist() == [[-1.5, 50], [-0.5, 50]]
+    assert [edge.get_xdata()[0] for edge in edges] == [-25, -17, -10]
+    assert "20.0% of outputs' gradients vanish in fp16, 0.0% of parameters'" in alt
 
 
 def test_neighbors_stand_one_spacing_apart_and_change_at_a_power_of_two():
     figure, _ = figures.number_figure(pattern("fp8 e4m3", 2.0))
     marks = figure.axes[1].lines[0].get_xdata()
-    assert list(marks) == [x / 16 for x in range(14, 16)] + [x / 8 for x in range(8, 16)] + [
+    assert list(marks) == [x / 16 for x in range(12, 16)] + [x / 8 for x in range(8, 16)] + [
         x / 4 for x in range(8, 14)
     ]
 
 
 def test_a_number_too_large_is_said_to_be_infinite():
     _, alt = figures.number_figure(pattern("fp16", 1e6))
-    assert "inf. Asked for 1000000" in alt
+    assert "1000000 in fp16 is inf. " in alt
 
 
 def test_the_traces_figures_draw_its_spans_and_hatch_its_gaps():
@@ -256,12 +222,11 @@ def test_the_traces_figures_draw_its_spans_and_hatch_its_gaps():
         "update × 2 (2.00 ms)",
     ):
         assert text in alt
-    assert "2 steps in 60.0 ms" in alt
-    assert "41.0 ms (data loader)" in alt
+    assert "no operator runs × 2 (42.0 ms)" in alt
 
     figure, alt = figures.operator_seconds_figure(trace.operator_seconds(), top=1)
     axes = figure.axes[0]
-    assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(18)
+    assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(100)
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["aten::backward", "2 others"]
     assert [text.get_text().strip() for text in axes.texts] == ["56%", "44%"]
-    assert alt.endswith("aten::backward 56%, 2 others 44%.")
+    assert "aten::backward: 56%" in alt
