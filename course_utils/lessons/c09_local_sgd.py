@@ -118,6 +118,23 @@ class RankHistory:
     own_loss: float = 0.0  # of this rank, at the end
 
 
+class CostOfLoss(NamedTuple):
+    """What a rank had spent when a loss was reached."""
+
+    step: int
+    sent: int  # bytes
+    messages: int
+
+
+def cost_of_a_loss(run: RankHistory, level: float) -> CostOfLoss:
+    """Cost of the first average after which no average has a loss above `level`."""
+    before = [0, *run.sent]
+    averages = [i for i in range(len(run.losses)) if run.sent[i] > before[i]]
+    last_above = max((i for i in averages if run.losses[i] > level), default=-1)
+    first = next(i for i in averages if i > last_above)
+    return CostOfLoss(run.steps[first], run.sent[first], run.messages[first])
+
+
 def train_on_rank(
     build: Callable, kinds: Mapping, evaluate_on: tuple, plans: Mapping[str, RunPlan]
 ) -> dict[str, dict[str, RankHistory]]:

@@ -1,22 +1,20 @@
 """Chapter 10's figures, and a step on paper to play with."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_utils.lessons.c10_timeline import Activity, overlap
 from course_utils.training.profile import PHASES
-from course_utils.units import format_bytes, format_counted, format_seconds
-from course_utils.viz.parts import cell, drawing, unit_for
-from course_utils.viz.plots import Span, add_title, bars, layers, legend, lines, panels, tick, timeline
-from course_utils.viz.style import COLORS, SERIES, text_color
+from course_utils.units import format_counted
+from course_utils.viz.parts import cell, drawing
+from course_utils.viz.plots import Span, add_title, bars, layers, legend, panels, panels_of_lines, timeline
+from course_utils.viz.style import COLORS
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 STYLES = {
@@ -31,27 +29,21 @@ STYLES = {
 
 
 def sharding_figure() -> tuple[Figure, str]:
-    """The idea: of parameters, gradients and optimizer state, what each rank keeps under DDP and ZeRO-1 to 3."""
+    """The idea: of parameters, gradients and optimizer state, what each of four ranks keeps under DDP and ZeRO-1 to 3."""
     figure, axes = panels(height=3.9)
-    ranks = 4
-    kinds = ("parameters", "gradients", "optimizer state")
-    height = 0.76 / ranks
+    ranks, kinds = range(4), ("parameters", "gradients", "optimizer state")
     for row, stage in enumerate(STAGES):
         axes.text(-0.15, row + 0.38, stage, ha="right", va="center", fontsize=11)
-        for rank, (column, kind), part in product(range(ranks), enumerate(kinds), range(ranks)):
-            is_sharded = row >= len(kinds) - column
-            color = kind if part == rank or not is_sharded else "grid"
-            corner = (1.15 * rank + 0.33 * column, row + part * height)
-            cell(axes, *corner, color, width=0.29, height=height, edgecolor=COLORS["paper"])
-    for rank in range(ranks):
+        for rank, (column, kind), part in product(ranks, enumerate(kinds), ranks):
+            is_kept = part == rank or row < len(kinds) - column
+            corner = (1.15 * rank + 0.33 * column, row + 0.19 * part)
+            cell(axes, *corner, kind if is_kept else "grid", width=0.29, height=0.19, edgecolor=COLORS["paper"])
+    for rank in ranks:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
-    drawing(axes, (-0.9, 1.15 * ranks), (len(STAGES) - 0.05, -0.35))
-    legend(axes, *((kind, kind) for kind in kinds), ("kept by others", "grid"))
-    add_title(figure, "Each stage of ZeRO shards one kind more")
-    return figure, (
-        f"What each of {ranks} ranks keeps. DDP: all parameters, gradients and optimizer state on each. ZeRO-1: a share of "
-        "the optimizer state. ZeRO-2: a share of the gradients too. ZeRO-3: a share of the parameters too."
-    )
+    drawing(axes, (-0.9, 4.6), (3.95, -0.35))
+    legend(axes, *zip(kinds, kinds, strict=True), ("kept by others", "grid"))
+    text = "DDP: all of each kind on each rank. ZeRO-1: a share of the optimizer state. ZeRO-2: a share of the gradients too."
+    return add_title(figure, "Each stage of ZeRO shards one kind more", text, "ZeRO-3: a share of the parameters too.")
 
 
 def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, str, dict[str, float]]]:
@@ -88,118 +80,56 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     """The life of a unit from top to bottom: what is done with it, and its bytes on a rank."""
     life = unit_life(unit, ranks, activations)
     rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
-    figure, alt = bars(rows, "", "memory of this block on a rank", colors=LIFE)
-    title = "A block is gathered twice a step; to be summed, its gradient is held three times"
-    return add_title(figure, title, f"One unit's life under ZeRO-3 on {ranks} ranks.", alt)
-
-
-def tokens_that_hide(flops: float, bandwidth: float, ranks: int) -> float:
-    """Tokens of a rank from which computing a unit takes as long as gathering the next one, whatever their size.
-
-    A gather sends (N − 1)/N · 2 bytes a parameter in bfloat16, a token costs two operations a parameter.
-    """
-    return (ranks - 1) / ranks * flops / bandwidth
-
-
-def hiding_figure(parameters: float, flops: float, links: Mapping[str, float], ranks: int) -> tuple[Figure, str]:
-    """Seconds to compute a block of `parameters` forward against tokens a rank, beside those to gather the next, in 16 bits.
-
-    `flops` a second that the device reaches; `links` are bytes a second by name.
-    """
-    seconds = 2 * parameters / flops  # of a token
-    data = {"computing a block": {tokens: seconds * tokens for tokens in np.geomspace(100, 100_000, 50)}}
-    styles = {"computing a block": ("third", "-")}
-    crossings = {name: tokens_that_hide(flops, bandwidth, ranks) for name, bandwidth in links.items()}
-    levels = {f"gathering the next, {name}": seconds * crossing for name, crossing in crossings.items()}
-    styles |= {name: (color, "--") for name, color in zip(levels, SERIES, strict=False)}
-    numbers = [f"{crossing:,.0f} ({name})" for name, crossing in crossings.items()]
-    title = f"A gather hides behind computing from {' or '.join(numbers)} tokens on"
-    x, y = "tokens a rank computes in a step", "time per block"
-    figure, alt = lines(data, "", x, y, unit="seconds", log="xy", styles=styles, levels=levels)
-    tick(figure.axes[0], [100, 1_000, 10_000, 100_000])
-    subject = f"A block of {parameters / 1e6:.0f} million parameters on {ranks} ranks."
-    return add_title(figure, title, subject, alt, f"They cross at {', '.join(numbers)} tokens.")
+    title = "To be summed, a block's gradient is held three times"
+    return bars(rows, title, "memory of this block on a rank", colors=LIFE)
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
     """What rank 0 did in a real step of each run, on one time axis: a lane for what it computed, one for its collectives."""
-    jobs, by_run = [], []
-    for row, (name, activities) in enumerate(runs.items()):
+    jobs = []
+    for row, activities in enumerate(runs.values()):
         start = min(activity.start for activity in activities)
         jobs += [(row, a.name, a.start - start, a.end - start) for a in activities]
-        collectives = Counter(a.name for a in activities if not a.computes)
-        sent = ", ".join(f"{count} {kind}" for kind, count in collectives.items())
-        computed = format_seconds(sum(a.end - a.start for a in activities if a.computes))
-        by_run.append(f"{name}: computes {computed} and takes part in {sent}")
-    axes = panels(height=1.2 + 0.95 * len(runs))[1]
     shares = ", ".join(f"{name} {overlap(activities):.0%}" for name, activities in runs.items())
     title = f"Communication of rank 0 that computing hides: {shares}"
-    _draw_lanes(axes, jobs, list(runs), title, "time of a step of rank 0", unit="seconds")
-    return axes.figure, f"A step of rank 0 on one time axis. {'; '.join(by_run)}."
+    return _draw_lanes(jobs, list(runs), title, "time of a step of rank 0", unit="seconds")
 
 
-def _draw_lanes(axes: Axes, jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, unit: str = "") -> None:
+def _draw_lanes(jobs: Sequence[tuple], names: Sequence[str], title: str, x: str, **options) -> tuple[Figure, str]:
     """Two lanes for each of `names`, what it computes and what it sends; `jobs` are (its row, kind, start, end)."""
     spans = [Span(2 * row + (kind not in PHASES), start, end, kind) for row, kind, start, end in jobs]
     lanes = [f"{name}: {work}" for name in names for work in ("computes", "sends, receives")]
-    timeline(spans, lanes, title, x, unit=unit, styles=STYLES, axes=axes)
+    figure, text = timeline(spans, lanes, title, x, styles=STYLES, **options)
     styles = {kind: style for kind, style in STYLES.items() if any(span.kind == kind for span in spans)}
     paper = COLORS["paper"]
     handles = [Patch(facecolor=COLORS[color], hatch=hatch, edgecolor=paper) for color, hatch in styles.values()]
-    axes.figure.legend(handles, list(styles), loc="outside upper center", ncols=len(styles))
-
-
-def units_figure(table: pd.DataFrame, shards: float) -> tuple[Figure, str]:
-    """Peak and largest unit against the number of units: `table` has columns `units`, `peak`, `gathered` (bytes).
-
-    `shards` are the bytes that stay however small the units."""
-    by_units = table.set_index("units")
-    data = {"peak, measured": by_units["peak"], "largest unit": by_units["gathered"]}
-    styles = {"peak, measured": ("measured", "o-"), "largest unit": ("temporaries", "s--"), "all shards": ("ink", ":")}
-    title = "Smaller units save memory until the largest is one matrix"
-    levels = {"all shards": shards}
-    return lines(data, title, "units (log)", "memory of a rank", unit="bytes", log="x", styles=styles, levels=levels)
+    figure.legend(handles, list(styles), loc="outside upper center", ncols=len(styles))
+    return figure, text
 
 
 def moments_figure(on_paper: pd.DataFrame, measured: pd.DataFrame, vocabulary: int) -> tuple[Figure, str]:
-    """A panel for each strategy: its two moments against tokens of a rank, as lines, and measured peaks, as dots.
-
-    `on_paper` has columns `strategy`, `tokens`, `loss` and `gradients`; `measured` has `strategy`, `tokens` and `peak`, all in
-    bytes.
-    """
-    strategies = list(dict.fromkeys(on_paper["strategy"]))
-    figure, grid = panels(1, len(strategies), height=3.3, sharey=True)
+    """Bytes at two moments, `on_paper` (columns `strategy`, `tokens`, `loss`, `gradients`), and at the `measured` peak
+    (`strategy`, `tokens`, `peak`), against tokens of a rank: a panel for each strategy."""
+    peaks = dict(iter(measured.set_index("tokens").groupby("strategy")["peak"]))
+    data = {}
+    for strategy, moments in on_paper.set_index("tokens").groupby("strategy", sort=False):
+        curves = {f"on paper: {name}": moments[name] for name in ("gradients", "loss")}
+        data[strategy] = curves | {"measured": peaks[strategy]}
     styles = {
         "on paper: gradients": ("gradients", "--"),
         "on paper: loss": ("activations", "-"),
         "measured": ("measured", "o"),
     }
-    unit, size = unit_for(measured["peak"].max())
-    first_tokens = []
-    for axes, strategy in zip(grid, strategies, strict=True):
-        paper = on_paper[on_paper["strategy"] == strategy].set_index("tokens")
-        dots = measured[measured["strategy"] == strategy].set_index("tokens")
-        series = (paper["gradients"] / size, paper["loss"] / size, dots["peak"] / size)
-        data = dict(zip(styles, series, strict=True))
-        y = f"memory of a rank, {unit}"
-        lines(data, strategy, "tokens", y, log="x", styles=styles, labels="none", axes=axes)
-        tick(axes, [32, 128, 256, 512])
-        above = paper.index[paper["loss"] > paper["gradients"]]
-        first_tokens.append(f"{strategy} {above.min()}" if len(above) else f"{strategy} none drawn")
-    grid[0].set_ylim(0, None)
-    legend(grid[0])
-    peaks = "; ".join(f"{row.strategy}, {row.tokens} tokens: {format_bytes(row.peak)}" for row in measured.itertuples())
-    crossings = f"First tokens drawn at which the loss needs more than the gradients: {', '.join(first_tokens)}"
-    text = f"Two moments on paper against tokens of a rank, rising and level. {crossings}. Measured peaks: {peaks}."
+    options = {"unit": "bytes", "log": "x", "ticks": [32, 128, 256, 512]}
     title = f"Vocabulary {vocabulary:,}: with few tokens the gradients decide the peak, with many the loss"
-    return add_title(figure, title, text)
+    return panels_of_lines(data, title, "tokens", "memory of a rank", styles=styles, **options)
 
 
 # A step on paper, to play with: equal units, a steady wire. Times are in forward passes of the model, memory in parameters.
 
 ACTIVATIONS = 0.5  # of the whole model, in sizes of its parameters
-KINDS = ("parameters", "optimizer state", "gathered", "gradients", "activations", "communication")
-"""What a rank holds, from the bottom up; `communication` are copies of gradients under way."""
+KINDS = ("parameters", "optimizer state", "gathered", "gradients", "activations", "copies of gradients")
+"""What a rank holds, from the bottom up; the copies are under way."""
 
 
 @dataclass
@@ -214,7 +144,7 @@ class PaperStep:
     ranks: int
     units: int
     wire: float = 1.0  # time to send all parameters to another rank
-    latency: float = 0.001  # of each message on top
+    latency: float = 0.002  # of each message on top
     prefetch: bool = True  # the next unit is gathered while this one computes
     slowest: float = 1.0  # times as long as the others the last rank computes
 
@@ -269,16 +199,16 @@ class PaperStep:
             kind, times = ("reduce-scatter", 1) if self.stage else ("all-reduce", 2)
             arrival = self._run_job(kind, end, times * self._ring_time)[1]
             copies = (1, 0, 2, 2)[self.stage] / self.units  # DDP's bucket; the flat row and gloo's copy
-            self._hold(end, "communication", copies)
+            self._hold(end, "copies of gradients", copies)
             if self.stage >= 2:
-                self._hold(arrival, "communication", -copies)
+                self._hold(arrival, "copies of gradients", -copies)
                 self._hold(arrival, "gradients", self._share / self.units - 1 / self.units)
 
     def _update(self) -> None:
         ready = np.maximum(self._free["compute"], self._free["wire"])
         begin, end = self._run_job("update", ready, 0.1 / (self.ranks if self.stage else 1))
         if self.stage == 0 and self.ranks > 1:
-            self._hold(begin, "communication", -1)  # DDP's buckets
+            self._hold(begin, "copies of gradients", -1)  # DDP's buckets
         if self.stage == 1 and self.ranks > 1:
             self._run_job("all-gather", end, self._ring_time * self.units)
 
@@ -321,35 +251,21 @@ def _add_up(changes: Sequence[tuple[float, str, float]]) -> tuple[list[float], d
     return list(totals), {kind: [sizes[kind] for sizes in totals.values()] for kind in KINDS}
 
 
-def play_sharding(
-    stage: int = 3,
-    ranks: int = 8,
-    units: int = 6,
-    wire: float = 1.0,
-    latency: float = 0.002,
-    prefetch: bool = True,
-    slowest: float = 1.0,
-) -> tuple[Figure, str]:
-    """Play: the lanes of the first and the last rank in a step on paper; below, the first rank's memory by kind."""
-    plan = PaperStep(stage, ranks, units, wire, latency, prefetch, slowest)
+def play_sharding(stage: int = 3, ranks: int = 8, units: int = 6, **options: float) -> tuple[Figure, str]:
+    """Play: the lanes of the first and the last rank in a `PaperStep`; below, the first rank's memory by kind."""
+    plan = PaperStep(stage, ranks, units, **options)
     drawn_ranks = [0, ranks - 1][:ranks]
     ratios = (0.75 * len(drawn_ranks), 2.0)
     figure, (above, below) = panels(2, height=4.0 + 0.8 * len(drawn_ranks), sharex=True, height_ratios=ratios)
     title = f"{STAGES[stage]}, {format_counted(ranks, 'rank')}: a step takes {plan.end:.2f}"
     title += f", of which rank 0 waits {plan.waiting_share:.0%}"
-    _draw_lanes(above, plan.jobs, [f"rank {rank}" for rank in drawn_ranks], title, "")
-    names = {"communication": "copies of gradients"}
-    sizes = {names.get(kind, kind): [*line, line[-1]] for kind, line in plan.sizes.items() if max(line) > 1e-9}
-    colors = {"gathered": "recomputed", "copies of gradients": "communication"}
     x, y = "time (forward pass of the model = 1)", "memory of rank 0\n(parameters = 1)"
-    layers([*plan.times, plan.end], sizes, "", x, y, colors=colors, axes=below)
-    peak = max(plan.memory)
-    below.axhline(peak, color=COLORS["warning"], linestyle="--", linewidth=1.2)
-    below.text(plan.end, peak, f"peak {peak:.2f} ", ha="right", va="bottom", color=text_color("warning"))
-    below.set(ylim=(0, max(2.0, 1.2 * peak)), xlim=(0, plan.end))
+    _draw_lanes(plan.jobs, [f"rank {rank}" for rank in drawn_ranks], title, x, axes=above)
+    above.set_xlabel("")
+    sizes = {kind: np.round([*line, line[-1]], 9) for kind, line in plan.sizes.items()}
+    colors = {"gathered": "recomputed", "copies of gradients": "communication"}
+    title = f"rank 0: the memory peaks at {max(plan.memory):.2f}"
+    layers([*plan.times, plan.end], sizes, title, x, y, colors=colors, axes=below)
+    below.set_ylim(0, max(2.0, below.get_ylim()[1]))  # one height for most settings
     legend(below)
-    slow = f"; the last rank computes {slowest:g} times as long" if ranks > 1 and slowest > 1 else ""
-    counts = f"{sum(job[0] == 0 for job in plan.jobs)} jobs of a rank with {format_counted(units, 'unit')}{slow}"
-    peak_index = plan.memory.index(peak)
-    parts = ", ".join(f"{kind} {line[peak_index]:.2f}" for kind, line in plan.sizes.items() if line[peak_index] > 0.005)
-    return figure, f"{title}; {counts}; the memory peaks at {peak:.2f}: {parts}."
+    return figure, " ".join(figure.panel_texts)
