@@ -1,21 +1,17 @@
 """Chapter 12 on paper: seconds and bytes of a step on a mesh of cards; runs that fail, simulated."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from course_utils.distributed import communication, zero_bytes_per_rank
 from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
-from course_utils.units import format_seconds
-from course_utils.viz.plots import add_title, bars, dots, legend, lines, note, panels, tick
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
@@ -47,37 +43,15 @@ def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> floa
     return _ELEMENT * flops / (36 * share * bandwidth)
 
 
-def cuts_figure(flops: float, names: Sequence[str], has: Mapping[str, float]) -> tuple[Figure, str]:
-    """What each cut over 8 cards asks for on each of `LINKS`, beside what a model `has`: "data", tokens of a card in an update;
-    "ZeRO-3", in a micro-batch; "tensor", its width; "pipeline", width times blocks of a stage."""
-    asks = {
-        "data": ("tokens an update", lambda rate: tokens_that_pay(flops, rate, 8, 2)),
-        "ZeRO-3": ("tokens a micro-batch", lambda rate: tokens_that_pay(flops, rate, 8, 3)),
-        "tensor": ("width", lambda rate: width_that_pays(flops, rate, 8)),
-        "pipeline": ("width × blocks", lambda rate: stage_that_pays(flops, rate)),
+def asks_of_cuts(flops: float, bandwidth: float, ranks: int) -> dict[str, float]:
+    """What each cut asks for: "data", tokens of a card in an update; "ZeRO-3", in a micro-batch; "tensor", the width; "pipeline",
+    width times blocks of a stage."""
+    return {
+        "data": tokens_that_pay(flops, bandwidth, ranks, 2),
+        "ZeRO-3": tokens_that_pay(flops, bandwidth, ranks, 3),
+        "tensor": width_that_pays(flops, bandwidth, ranks),
+        "pipeline": stage_that_pays(flops, bandwidth),
     }
-    figure, grid = panels(2, 2, height=5.6, sharey=True)
-    by_cut, cuts_between = [], []
-    for axes, (name, (unit, ask)) in zip(grid.flat, asks.items(), strict=True):
-        needs = {link: ask(LINKS[link].bandwidth) for link in names}
-        rounded = {link: [float(f"{need:.2g}")] for link, need in needs.items()}
-        title = f"{name}: this run has {has[name]:,} (dashed)"
-        dots(rounded, title, f"{unit}, at least", log=True, number=",.10g", axes=axes)
-        axes.axvline(has[name], color=COLORS["ink"], linestyle="--", linewidth=1.2, zorder=0)
-        axes.set_xlim(min(*needs.values(), has[name]) / 30, max(*needs.values(), has[name]) * 30)
-        enough = [link for link, need in needs.items() if need <= has[name]]
-        if "400 Gb/s" in enough:
-            cuts_between.append(name)
-        listed = ", ".join(f"{link} {two_digits(need)}" for link, need in needs.items())
-        by_cut.append(f"{name}, {unit}: asked {listed}; has {has[name]:,}, enough on {', '.join(enough) or 'none'}")
-    title = f"At 400 Gb/s, only the cuts by {' and '.join(cuts_between)} pay"
-    return add_title(figure, title, f"What a cut asks for on 8 cards. {'. '.join(by_cut)}.")
-
-
-def two_digits(number: float) -> str:
-    """Two digits, as many as a rough prediction deserves: `'2,500,000'`, `'66'`, `'6.4'`."""
-    rounded = float(f"{number:.2g}")
-    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 # A step on a mesh.
@@ -269,33 +243,6 @@ def select_steps(steps: Sequence[MeshStep]) -> list[MeshStep]:
     return sorted({step.name: step for step in fit[:5] + ends}.values(), key=lambda step: step.total)
 
 
-def meshes_figure(by_model: Mapping[str, Sequence[MeshStep]]) -> tuple[Figure, str]:
-    """The parts of the seconds of each model's `select_steps`."""
-    selected = {name: select_steps(steps) for name, steps in by_model.items()}
-    figure, grid = panels(1, len(selected), height=1.9 + 0.36 * max(map(len, selected.values())), squeeze=False)
-    rankings = []
-    for axes, (name, steps) in zip(grid[0], selected.items(), strict=True):
-        longest = 2.5 * steps[0].total
-        rows, notes = {}, {}
-        for step in steps:
-            row = step.name.replace(", ", "\n", 1)
-            ends = np.minimum(np.cumsum([step.seconds[part] for part in PARTS]), longest)
-            rows[row] = dict(zip(PARTS, np.diff(ends, prepend=0.0), strict=True))
-            notes[row] = f"{'→ ' if step.total > longest else ''}{two_digits(step.total)} s"
-        title, x = f"{name}: predicted best {steps[0].name.partition(',')[0]}", "predicted seconds (→: longer)"
-        bars(rows, title, x, unit="", colors=PARTS, notes=notes, show_legend=False, axes=axes)
-        axes.set_title(title, fontsize=9)
-        axes.tick_params(axis="y", labelsize=8)
-        fitting = sum(step.fits for step in by_model[name])
-        listed = "; ".join(f"{step.name} {two_digits(step.total)} s" for step in steps)
-        fitting = f"{fitting} of {len(by_model[name])} meshes fit"
-        order = "data × tensor × pipeline, the quickest and the largest of each kind"
-        rankings.append(f"{name}, {fitting}; {order}: {listed}")
-    parts = [part for part in PARTS if any(step.seconds[part] for steps in selected.values() for step in steps)]
-    legend(axes, *((part, PARTS[part]) for part in parts))
-    return figure, f"{'. '.join(rankings)}."
-
-
 # Published runs.
 
 
@@ -345,30 +292,6 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
     """Seconds of a published run's update as it achieved them, and those at half of the peak."""
     operations = run.batch * run.model.context * run.model.operations(run.model.blocks, recompute=True) / run.cards
     return operations / run.flops, operations / (0.5 * A100.flop_rates["bfloat16"])
-
-
-def published_figure() -> tuple[Figure, str]:
-    """Achieved and predicted FLOP/s a card against the number of parameters, and half of the peak, which was assumed."""
-    achieved = [run.flops / 1e12 for run in PUBLISHED]
-    predicted = [predicted_flops(run) / 1e12 for run in PUBLISHED]
-    half = 0.5 * A100.flop_rates["bfloat16"] / 1e12
-    off = [np.sqrt(np.mean(np.square(np.divide(values, achieved) - 1))) for values in (half, predicted)]
-    title = f"Half of the peak is off by {off[0]:.0%} (root mean square), our prediction by {off[1]:.0%}"
-    sizes = [run.model.parameters for run in PUBLISHED]
-    data = {"published": zip(sizes, achieved, strict=True)}
-    data["predicted, with the mesh"] = zip(sizes, predicted, strict=True)
-    levels = {"half of the peak alone": half}
-    styles = dict(zip([*data, *levels], (("measured", "o-"), ("predicted", "s--"), ("ink", ":")), strict=True))
-    x, y = "parameters", "teraFLOP/s a card"
-    figure, _ = lines(data, title, x, y, log="x", styles=styles, levels=levels, labels="legend")
-    figure.axes[0].set_xticks([1e9, 1e10, 1e11, 1e12], ["1 billion", "10 billion", "100 billion", "1 trillion"])
-    figure.axes[0].set_ylim(100, 175)
-    by_run = "; ".join(
-        f"{run.model.parameters / 1e9:.1f} billion on {run.d} × {run.t} × {run.p}: {theirs:.0f}, predicted {ours:.0f}"
-        for run, theirs, ours in zip(PUBLISHED, achieved, predicted, strict=True)
-    )
-    begins = f"{title}. TeraFLOP/s a card against parameters, published and predicted, data × tensor × pipeline"
-    return figure, f"{begins}; half of the peak is {half:.0f}. {by_run}."
 
 
 # Failures.
@@ -430,36 +353,20 @@ def daly_interval(saving: float, between: float) -> float:
     return young_interval(saving, between) * (1 + math.sqrt(x) / 3 + x / 9) - saving
 
 
-def failures_figure(cards: Sequence[int], saving: float, restart: float, runs: int = 200) -> tuple[Figure, str]:
-    """The share of time that is lost against the interval, for several numbers of cards: Daly's lines and simulated dots."""
-    data, styles, lowest_points, by_count = {}, {}, {}, []
-    for row, count in enumerate(cards):
-        between = CARD_BETWEEN / count
-        best = daly_interval(saving, between)
-        formula, simulated = {}, {}
-        for interval in best * np.geomspace(1 / 20, 20, 61):
-            formula[interval / 60] = 1 - interval / daly_wall_clock(interval, interval, saving, restart, between)
-        for interval in best * np.geomspace(1 / 20, 20, 9):
-            pieces = max(1, round(200 * between / interval))
-            seconds = wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
-            simulated[interval / 60] = 1 - pieces * interval / seconds
-        lowest_points[best / 60] = lowest = min(formula.values())
-        data |= {f"{count:,} cards, Daly's formula": formula, f"{count:,} cards, simulated": simulated}
-        styles |= dict(zip(list(data)[-2:], ((SERIES[row], LINES[row % 4]), (SERIES[row], MARKS[row])), strict=True))
-        failures = f"{3600 / between:.2g} failures an hour"
-        by_count.append(f"{count:,} cards: {failures}, best every {format_seconds(best)}, {lowest:.0%} lost")
-    data["best interval"] = lowest_points
-    styles["best interval"] = "ink", "|"
-    shares = dict(zip(cards, lowest_points.values(), strict=True))
-    losses = ", ".join(f"{count:,} cards lose {shares[count]:.0%}" for count in dict.fromkeys((cards[0], cards[-1])))
-    title = f"At the best interval (|), {losses} of the time"
-    x, y = "minutes of work between checkpoints", "time lost (dots: simulated)"
-    figure, _ = lines(data, title, x, y, unit="%", log="x", styles=styles, labels="none")
-    (axes,) = figure.axes
-    for count, line, color in zip(cards, axes.lines[::2], SERIES, strict=False):
-        note(axes, f"{count:,} cards", line.get_xydata()[-1], (-8, 0), color=text_color(color))
-    axes.lines[-1].set_markersize(16)
-    axes.set_ylim(-3, 80)
-    tick(axes, [0.1, 0.3, 1, 3, 10, 30, 100, 300])
-    subject = f"Share of time lost against the interval; lines are Daly's, dots are means of {runs} simulated runs"
-    return figure, f"{title}. {subject}. {'; '.join(by_count)}."
+def shares_lost(
+    cards: int, saving: float, restart: float, runs: int = 200
+) -> tuple[dict[float, float], dict[float, float]]:
+    """The share of time that is lost, by minutes of work between checkpoints: the mean of `runs` of `wall_clock`, and Daly's.
+
+    Intervals reach from a twentieth of the best one to twenty times as long.
+    """
+    between = CARD_BETWEEN / cards
+    best = daly_interval(saving, between)
+    simulated, formula = {}, {}
+    for interval in best * np.geomspace(1 / 20, 20, 9):
+        pieces = max(1, round(200 * between / interval))
+        seconds = wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
+        simulated[interval / 60] = 1 - pieces * interval / seconds
+    for interval in best * np.geomspace(1 / 20, 20, 61):
+        formula[interval / 60] = 1 - interval / daly_wall_clock(interval, interval, saving, restart, between)
+    return simulated, formula

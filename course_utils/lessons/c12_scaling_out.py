@@ -1,4 +1,4 @@
-"""Chapter 12: a model cut by width and by depth over real ranks, schedules that draw themselves, and what a cut costs."""
+"""Chapter 12: a model cut by width and by depth over real ranks, and what a cut sends, keeps and takes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,24 +10,19 @@ from math import prod
 import pandas as pd
 import torch
 import torch.distributed as dist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import cross_entropy
 
-from course_utils import models, viz
+from course_utils import models
 from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b, zero_bubble
+from course_utils.distributed.pipeline_schedules import Schedule
 from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.shared import account_of, local_part
 from course_utils.memory import saved_bytes
 from course_utils.training.gradients import relative_error
-from course_utils.units import format_counted, format_seconds
-from course_utils.viz.parts import cell, drawing, subplots
-from course_utils.viz.plots import Span, add_title, legend, panels, timeline
-from course_utils.viz.style import text_color
+from course_utils.units import format_seconds
 
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
@@ -334,140 +329,3 @@ def table_of_speeds(
     ratios += [seen[first].seconds / seen[second].seconds for seen in (asleep, timed)]
     rows["times as quick"] = [f"{ratio:.2f}" for ratio in ratios]
     return pd.DataFrame(rows, ["slots", "asleep", "computing"]).T
-
-
-# Figures.
-
-AXES = {
-    "data": ("nothing", "examples", "gradients, once an update"),
-    "sharded": ("pieces", "examples", "every block's weights,\nand gradients"),
-    "tensor": ("columns", "nothing", "activations and gradients,\n4 times a block and micro-batch"),
-    "pipeline": ("blocks", "nothing", "activations and gradients,\nat each boundary"),
-    "context": ("nothing", "tokens", "keys and values,\nevery block"),
-    "expert": ("experts", "examples", "tokens to their expert\nand back, every MLP"),
-}
-"""How each axis cuts the model, how the batch, and what travels."""
-_RANK_COLORS = ("first", "gradients", "third", "fourth")
-_PALE_RANK_COLORS = ("activations", "gradients")  # for cells with numbers in them
-
-
-def axes_figure() -> tuple[Figure, str]:
-    """The idea: an axis cuts the model, the batch or both; a color is a rank, gray is on all four."""
-    figure, grid = panels(2, 3, height=5.4)
-    gray = text_color("not attributed")
-    small = {"ha": "center", "fontsize": 8}
-    for axes, (name, (model, batch, travels)) in zip(grid.flat, AXES.items(), strict=True):
-        for (row, column), (left, cut) in product(product(range(4), range(4)), ((0, model), (5.2, batch))):
-            rank = {"nothing": None, "pieces": (row + column) % 4, "columns": column, "blocks": row, "experts": column}
-            rank |= {"examples": row, "tokens": column}
-            shared = rank[cut] is None or (cut == "experts" and row % 2 == 0)
-            cell(axes, left + column, row, "grid" if shared else _RANK_COLORS[rank[cut]])
-        for left, part, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
-            axes.text(left + 2, -0.5, part, ha="center", fontsize=9)
-            axes.text(left + 2, 4.7, across, color=gray, **small)
-            axes.text(left - 0.35, 2, down, rotation=270, va="center", color=gray, **small)
-        axes.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
-        drawing(axes, (-0.7, 9.3), (6.9, -1.0))
-        axes.set_title(name, loc="center")
-    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS)), ("all ranks", "grid"))
-    by_axis = "; ".join(
-        f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"
-        for name, (model, batch, travels) in AXES.items()
-    )
-    title = "An axis cuts the model, the batch or both"
-    return add_title(figure, title, f"Four ranks, and what each axis cuts. {by_axis}.")
-
-
-PASSES = {
-    "F": ("forward", "activations"),
-    "B": ("backward", "gradients"),
-    "W": ("W: gradients of weights", "optimizer state"),
-}
-
-
-def width_figure() -> tuple[Figure, str]:
-    """An MLP with one number in, two inside and one out, cut over two ranks; below, its matrices as PyTorch stores them."""
-    figure, grid = subplots(2, 2, figsize=(5.6, 3.6), layout="constrained")
-    rows = {"as written: x W": ([[2, -3]], [[5], [7]]), "as stored: W transposed": ([[2], [-3]], [[5, 7]])}
-    cuts = ("W₁, 1 × 2: by columns", "W₂, 2 × 1: by rows", "W₁, 2 × 1: dimension 0", "W₂, 1 × 2: dimension 1")
-    matrices = [matrix for pair in rows.values() for matrix in pair]
-    for axes, cut, matrix in zip(grid.flat, cuts, matrices, strict=True):
-        for (i, numbers), j in product(enumerate(matrix), range(len(matrix[0]))):
-            cell(axes, j, i, _PALE_RANK_COLORS[max(i, j)], str(numbers[j]).replace("-", "−"))
-        drawing(axes, (-0.6, 2.6), (2.1, -0.1))
-        axes.set_aspect("equal")
-        axes.set_title(cut, loc="center")
-    for axes, layout in zip(grid[:, 0], rows, strict=True):
-        axes.text(-0.9, 0.9, layout, rotation=90, ha="center", va="center", fontsize=9)
-    legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_PALE_RANK_COLORS)))
-    text = f"Two matrices of two numbers, one for rank 0 and one for rank 1. {'; '.join(cuts)}."
-    return add_title(figure, "Rank 0 keeps 2 and 5, rank 1 keeps −3 and 7", text)
-
-
-def halves_figure() -> tuple[Figure, str]:
-    """Two micro-batches in three stages under 1F1B, and with backward cut in two."""
-    schedules = {"B whole": Schedule(one_f_one_b(3, 2)), "B and W": Schedule(zero_bubble(3, 2))}
-    figure, grid = panels(2, 1, height=3.6, sharex=True)
-    for axes, (name, schedule) in zip(grid, schedules.items(), strict=True):
-        draw_slots(axes, schedule, f"{name}: {schedule.end} slots", letters=True)
-    whole_slots, cut_slots = (schedule.end for schedule in schedules.values())
-    grid[0].set_xlim(0, max(whole_slots, cut_slots) * 1.02)
-    first, second = (schedule.spans[0, "B", 0][0] for schedule in schedules.values())
-    title = f"Stage 0 gets its first gradient {first - second:g} slots earlier\nand W fills slots that would otherwise be idle"
-    text = f"3 stages, 2 micro-batches: {whole_slots} slots with whole backward passes, {cut_slots} cut."
-    return add_title(figure, title, text)
-
-
-def draw_slots(axes: Axes, schedule: Schedule, title: str, letters: bool = False) -> None:
-    """A box for each action of each stage, with its micro-batch, and with `letters` its kind."""
-    room = schedule.end <= 70
-    spans = [
-        Span(stage, begin, end, kind, (f"{kind}{i}" if letters else str(i)) if room else "")
-        for (stage, kind, i), (begin, end) in schedule.spans.items()
-    ]
-    lanes = [f"stage {stage}" for stage in range(len(schedule.orders))]
-    styles = {kind: (color, "") for kind, (_, color) in PASSES.items()}
-    timeline(spans, lanes, title, "slots", styles=styles, axes=axes)
-
-
-class DrawnSchedule(Schedule):
-    """A schedule that a notebook shows as a picture."""
-
-    def _ipython_display_(self) -> None:
-        viz.show(*self.figure())
-
-    def figure(self) -> tuple[Figure, str]:
-        """A lane for each stage, slots from left to right; what is empty is bubble."""
-        stages = len(self.orders)
-        figure, axes = panels(height=1.3 + 0.36 * stages)
-        kinds = [kind for kind in PASSES if (kind, 0) in self.orders[0]]
-        names = {kind: PASSES[kind][0] for kind in kinds} | ({"B": "B: gradients of inputs"} if "W" in kinds else {})
-        in_flight = self.in_flight
-        empty = f"{float(self.bubble):.0%} of the slots are empty ({self.bubble})"
-        draw_slots(axes, self, f"{empty}; a stage holds up to {count_micro_batches(max(in_flight))}")
-        for stage in range(stages):
-            axes.text(self.end * 1.01, stage, f"holds {in_flight[stage]}", va="center", fontsize=9)
-        axes.set_xlim(0, self.end * 1.11)
-        legend(axes, *((names[kind], PASSES[kind][1]) for kind in kinds))
-        count = 1 + max(i for _, _, i in self.spans)
-        length = f"{format_counted(stages, 'stage')}, {count_micro_batches(count)}: {self.end} slots"
-        numbers = ", ".join(map(str, in_flight))
-        return figure, f"{length}, of which {self.bubble} are empty; the stages hold {numbers} micro-batches at most."
-
-
-def count_micro_batches(count: int) -> str:
-    """A count in words: `1 micro-batch`, `8 micro-batches`."""
-    return f"{count} micro-batch{'' if count == 1 else 'es'}"
-
-
-SCHEDULES = {"GPipe": gpipe, "1F1B": one_f_one_b, "zero bubble": zero_bubble}
-
-
-def play_schedule(
-    schedule: str = "1F1B", stages: int = 4, micro_batches: int = 8, backward: int = 4, wire: int = 0
-) -> tuple[Figure, str]:
-    """Play: a forward pass takes two slots, a backward pass `backward`, a message to another stage `wire`."""
-    cost = {"F": 2, "B": backward} if schedule != "zero bubble" else {"F": 2, "B": backward // 2, "W": backward // 2}
-    figure, alt = DrawnSchedule(SCHEDULES[schedule](stages, micro_batches), cost, wire).figure()
-    figure.axes[0].set_xlabel("slots (a forward pass takes 2)")
-    return figure, alt

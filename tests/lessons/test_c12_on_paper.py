@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from figures import title
 
 from course_utils import hardware, models
 from course_utils.errors import CourseError
@@ -68,13 +67,9 @@ def test_data_wire_takes_the_share_at_the_tokens_that_pay_whatever_the_parameter
     assert sent / bandwidth == pytest.approx(share * 6 * parameters * tokens / flops, rel=1e-6)
 
 
-def test_all_cuts_are_drawn_by_one_criterion():
-    has = {"data": 65_536, "ZeRO-3": 4096, "tensor": 8192, "pipeline": 81_920}
-    figure, alt = lesson.cuts_figure(PEAK / 2, ["NVLink 4", "400 Gb/s"], has)
-    assert "ZeRO-3, tokens a micro-batch: asked NVLink 4 3,800, 400 Gb/s 35,000" in alt
-    assert alt.startswith("At 400 Gb/s, only the cuts by data and pipeline pay.")
-    titles = [f"{name}: this run has {size:,} (dashed)" for name, size in has.items()]
-    assert [title(axes) for axes in figure.axes] == titles
+def test_each_cut_asks_by_its_own_rule():
+    sizes = {"data": 35_000, "ZeRO-3": 52_000, "tensor": 93_000, "pipeline": 3_300}
+    assert lesson.asks_of_cuts(PEAK / 2, 33.3e9, 8) == pytest.approx(sizes, rel=0.02)
 
 
 # A step on a mesh.
@@ -200,18 +195,12 @@ def test_of_all_meshes_those_that_fit_come_first_the_quickest_first():
     assert lesson.steps_on_meshes(SEVEN, UPDATE, CLUSTER, 64)[0].mesh == (64, 1, 1)
 
 
-def test_the_figure_of_meshes_counts_those_that_fit():
-    meshes = {"70B": lesson.steps_on_meshes(SEVENTY, UPDATE, CLUSTER, 64)}
-    figure, alt = lesson.meshes_figure(meshes)
-    fit = sum(step.fits for step in meshes["70B"])
-    assert alt.startswith(
-        f"70B, {fit} of 28 meshes fit; data × tensor × pipeline, the quickest and the largest of each kind: "
-    )
-    assert title(figure.axes[0]) == f"70B: predicted best {' × '.join(map(str, meshes['70B'][0].mesh))}"
-    selected = lesson.select_steps(meshes["70B"])
-    assert selected[:5] == meshes["70B"][:5]
-    assert len(figure.axes[0].texts) == len(selected) == 8
-    rest = [step for step in meshes["70B"][5:] if step.fits]
+def test_selected_are_the_quickest_and_the_largest_of_each_axis():
+    steps = lesson.steps_on_meshes(SEVENTY, UPDATE, CLUSTER, 64)
+    selected = lesson.select_steps(steps)
+    assert len(selected) == 8
+    assert selected[:5] == steps[:5]
+    rest = [step for step in steps[5:] if step.fits]
     for axis in range(3):
         assert max(step.mesh[axis] for step in rest) in {step.mesh[axis] for step in selected[5:]}
 
@@ -222,9 +211,6 @@ def test_the_figure_of_meshes_counts_those_that_fit():
 def test_published_runs_are_predicted_within_30_percent():
     for run in PUBLISHED:
         assert lesson.predicted_flops(run) == pytest.approx(run.flops, rel=0.3)
-    _, alt = lesson.published_figure()
-    assert "1008.0 billion on 6 × 8 × 64: 163, predicted 122" in alt
-    assert alt.startswith("Half of the peak is off by 10% (root mean square), our prediction by 14%.")
 
 
 def test_zero_3_alone_is_predicted_as_if_all_its_wire_were_hidden():
@@ -327,10 +313,10 @@ def test_a_run_that_would_hardly_end_is_not_begun():
     assert lesson.daly_wall_clock(1.0, 1.0, 1.0, 1e6, 1.0) == math.inf
 
 
-def test_the_figure_of_failures_says_how_often_and_how_much():
-    figure, alt = lesson.failures_figure([1024, 131_072], 50.0, 600.0, runs=50)
-    assert "1,024 cards: 0.02 failures an hour, best every " in alt
-    assert "131,072 cards: 2.6 failures an hour" in alt
-    for line, dots in zip(figure.axes[0].lines[:-1:2], figure.axes[0].lines[1::2], strict=True):
-        expected = np.interp(dots.get_xdata(), line.get_xdata(), line.get_ydata())
-        assert dots.get_ydata() == pytest.approx(expected, rel=0.1)
+@pytest.mark.parametrize("cards", [1024, 131_072])
+def test_simulated_runs_lose_what_dalys_formula_says(cards):
+    simulated, formula = lesson.shares_lost(cards, 50.0, 600.0, runs=50)
+    expected = np.interp(list(simulated), list(formula), list(formula.values()))
+    assert list(simulated.values()) == pytest.approx(expected, rel=0.1)
+    best = lesson.daly_interval(50.0, lesson.CARD_BETWEEN / cards)
+    assert min(formula, key=formula.get) == pytest.approx(best / 60)

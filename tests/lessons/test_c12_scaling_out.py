@@ -1,16 +1,14 @@
-"""Chapter 12: cuts are compared with one process, bytes with the counter's and the allocator's, figures say what they draw."""
+"""Chapter 12: cuts are compared with one process, bytes with the counter's and the allocator's."""
 
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from figures import title
 
 from course_utils import models
 from course_utils.distributed import launch
 from course_utils.distributed.pipeline_schedules import Schedule, gpipe, one_f_one_b
-from course_utils.errors import CourseError
 from course_utils.lessons import c12_scaling_out as lesson
 
 
@@ -119,35 +117,3 @@ def test_a_stage_holds_what_is_in_flight():
             flying = Schedule(orders(2, count)).in_flight[rank]
             predicted = results["one"].peak + (flying - 1) * results["one"].saved
             assert predicted - 0.01 * predicted < results[name].peak <= predicted + work.boundary_bytes + 1024
-
-
-def test_a_schedule_draws_itself_and_says_what_is_drawn():
-    figure, alt = lesson.DrawnSchedule(gpipe(4, 8)).figure()
-    assert title(figure.axes[0]) == "27% of the slots are empty (3/11); a stage holds up to 8 micro-batches"
-    counts = "4 stages, 8 micro-batches: 33 slots, of which 3/11 are empty"
-    assert alt == f"{counts}; the stages hold 8, 8, 8, 8 micro-batches at most."
-    boxes = figure.axes[0].patches
-    assert len(boxes) == 4 * 8 * 2
-    assert sum(box.get_width() for box in boxes) == 4 * 8 * 3
-
-
-def test_an_illegal_schedule_is_not_drawn():
-    message = "stage 0 waits at B0 for B0 of stage 1, stage 1 waits at F1 for F1 of stage 0"
-    with pytest.raises(CourseError, match=message):
-        lesson.DrawnSchedule([[("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 0), ("F", 1), ("B", 0), ("B", 1)]])
-
-
-def test_backward_cut_in_two_is_drawn_beside_the_whole():
-    figure, alt = lesson.halves_figure()
-    assert alt.endswith("3 stages, 2 micro-batches: 12 slots with whole backward passes, 9 cut.")
-    assert [title(axes) for axes in figure.axes] == ["B whole: 12 slots", "B and W: 9 slots"]
-    schedules = (Schedule(orders(3, 2)) for orders in (one_f_one_b, lesson.zero_bubble))
-    whole_begins, cut_begins = (schedule.spans[0, "B", 0][0] for schedule in schedules)
-    assert whole_begins - cut_begins == 2
-    assert figure.get_suptitle().startswith("Stage 0 gets its first gradient 2 slots earlier")
-
-
-def test_the_cut_by_width_is_drawn_as_written_and_as_stored():
-    figure, alt = lesson.width_figure()
-    assert [[text.get_text() for text in axes.texts][:2] for axes in figure.axes] == [["2", "−3"], ["5", "7"]] * 2
-    assert "W₁, 2 × 1: dimension 0; W₂, 1 × 2: dimension 1" in alt

@@ -1,22 +1,28 @@
-"""A run of which a node is lost: it goes on, ends as if nothing had been, and leaves no process behind."""
+"""A run of which a node is lost: it goes on, ends as if nothing had been, and leaves no process behind; then runs are watched."""
 
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 import pandas as pd
 import psutil
 import pytest
-from figures import title
+import torch
 
 from course_utils.errors import CourseError
-from course_utils.lessons import c12_lost_node as lesson
+from course_utils.hardware import Machine
+from course_utils.lessons import c12_runs as lesson
 from course_utils.lessons.c12_engines import small_job
 from course_utils.script.agents import torchrun_arguments
-from course_utils.settings import environment_for_child
+from course_utils.settings import environment_for_child, settings
+from course_utils.training import History
+from course_utils.training.profile import Trace
 
 
 def test_what_a_run_says_of_what_it_makes_again_is_understood():
@@ -117,16 +123,54 @@ def test_an_agent_is_told_what_torchrun_takes_and_leaves_the_runs_own_flags_alon
     assert parsed.training_script_args == ["train", "--logs", "csv", "tensorboard", "--standalone"]
 
 
-def test_the_figure_says_what_a_lost_node_cost():
-    events = [
-        (0.0, "agent 0", "starts"),
-        (9.0, "agent 1", "is killed, and its rank"),
-        (20.0, "ranks", "go on after update 40"),
-    ]
-    progress = [(5.0, 1), (8.9, 47), (21.0, 41), (25.0, 90)]
-    run = lesson.DisturbedRun(pd.DataFrame(events, columns=["second", "who", "what"]), progress, 7, 0.0)
-    figure, alt = lesson.disturbed_figure(run)
-    assert title(figure.axes[0]) == "A killed agent costs 12 s and 7 repeated updates"
-    lines = [line.get_xydata().tolist() for line in figure.axes[0].lines]
-    assert lines == [[[5.0, 1.0], [8.9, 47.0]], [[21.0, 41.0], [25.0, 90.0]]]
-    assert "9.0 s: agent 1 is killed" in alt
+# Watching a run.
+
+
+def traced(loading: float, elsewhere: float) -> Trace:
+    """Ten steps of a second each, in which the loader, or Python between two of them, takes so many."""
+    rows = []
+    for step in range(10):
+        computes = step + loading, step + 1 - elsewhere
+        rows += [("step", "ProfilerStep*", step, step + 1, 0.0), ("phase", "forward", *computes, 0.0)]
+        rows += [("data loader", "data loader", step, step + loading, 0.0)] * (loading > 0)
+        rows += [("operator", "aten::mm", *computes, computes[1] - computes[0])]
+    return Trace(pd.DataFrame(rows, columns=["kind", "name", "start", "end", "own"]))
+
+
+def test_the_checklist_has_a_verdict_on_each_measured_figure():
+    row = {"loss": 1.0, "learning_rate": 1.0, "tokens": 300, "flops": 6e6, "epoch": 1}
+    history = History([{**row, "step": step, "seconds": float(step)} for step in range(1, 5)])
+    machine = Machine("this", "a test", 1, 1.0, {"float32": 1e7}, 1.0, "", 1.0)
+    waits, calls, runs = (lesson.checklist(traced(*costs), history, machine) for costs in ((0.3, 0), (0, 0.2), (0, 0)))
+    assert list(waits["measured"]) == ["30% of the time", "0% of the time", "60.0%", "mm, 100%", "300"]
+    assert list(calls["measured"][:2]) == ["0% of the time", "20% of the time"]
+    first_words = [[verdict.partition(":")[0] for verdict in table["verdict"][:3]] for table in (waits, calls, runs)]
+    assert first_words == [["look at", "fine", "fine"], ["fine", "look at", "fine"], ["fine"] * 3]
+    assert waits["verdict"].iloc[4] == "at the best rate 500"
+
+
+def test_a_short_run_is_profiled(tmp_path):
+    job = small_job(tmp_path, steps=5, floor=1.0)
+    trace, history = lesson.profile_job(job, steps=2)
+    assert len(trace.spans_of("step")) == 2
+    assert len(history.steps) == 4
+    assert torch.isfinite(torch.tensor(history.losses)).all()
+
+
+def test_nothing_is_shown_where_nobody_reads_along(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_STRICT", "1")
+    settings.cache_clear()
+    assert lesson.show_tensorboard(tmp_path) is False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("tensorboard"), reason="needs tensorboard")
+def test_tensorboard_answers_from_within_this_process(tmp_path, monkeypatch, capsys):
+    for name, value in (("COURSE_STRICT", "0"), ("COURSE_READER", "1")):
+        monkeypatch.setenv(name, value)
+    settings.cache_clear()
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert lesson.show_tensorboard(tmp_path)
+    port = re.search(r"localhost:(\d+)", capsys.readouterr().out)[1]  # outside of a notebook it says where to look
+    assert "TensorBoard" in urlopen(f"http://127.0.0.1:{port}/", timeout=20).read().decode()
+    assert {process.pid for process in psutil.Process().children(recursive=True)} == before
