@@ -113,7 +113,7 @@ def lines(
         if low < high:
             axes.axhspan(low, high, color=COLORS[color], alpha=0.25, linewidth=0)
         else:
-            axes.axhline(low, color=COLORS[color], linestyle=style, linewidth=1.4, label=name)
+            axes.axhline(low, color=COLORS[color], linestyle=":" if name in data else style, linewidth=1.4, label=name)
         if name not in data:
             ends.append(LineEnd(name, color, None, low))
         sentences.append(f"{name} is at {say_seeds(level, scale, number)}")

@@ -144,6 +144,12 @@ def test_the_range_of_a_level_has_the_color_of_the_line_of_its_name():
     assert "a is at 0.5 to 0.7, mean 0.6" in alt
 
 
+def test_a_level_of_one_value_is_dotted_in_the_color_of_the_line_of_its_name():
+    figure, _ = lines({"a": {0: 1.0, 1: 2.0}}, levels={"a": 0.5})
+    line, level = figure.axes[0].lines
+    assert (level.get_linestyle(), level.get_color()) == (":", line.get_color())
+
+
 def test_a_vertical_and_ticks_stand_at_their_places():
     figure, alt = lines({"a": {1: 1.0, 9: 2.0}}, log="x", verticals={"root": 3}, ticks=[1, 3])
     (axes,) = figure.axes
