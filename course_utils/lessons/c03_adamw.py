@@ -103,7 +103,9 @@ def predict_and_time(build: Callable, step: Callable, machine: Machine) -> Timin
     prediction = memory.predict_seconds(build, step, machine)
     works = [operator.work for operator in prediction.operators]
     measured = seconds_of(lambda: step(*parts))
-    return Timing(prediction.seconds, measured, sum(work.bytes for work in works), sum(work.new_bytes for work in works))
+    return Timing(
+        prediction.seconds, measured, sum(work.bytes for work in works), sum(work.new_bytes for work in works)
+    )
 
 
 def decay_paths_figure() -> tuple[Figure, str]:

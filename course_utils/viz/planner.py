@@ -192,7 +192,7 @@ def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = N
 
 
 def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
-    """Raises `CourseError` where there is none."""
+    """The estimate for a choice of the planner's controls; raises `CourseError` where the choice is no recipe."""
     if card != NO_CARD:
         recipe = {"device": _DEVICE_OF_CARDS, **recipe}
     if not recipe.get("zero_stage"):

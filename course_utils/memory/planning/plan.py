@@ -32,9 +32,12 @@ def plan(
 ) -> Plan:
     """Whether a step of `model` by `recipe` fits into `memory` bytes of a card, and what to change if it does not.
 
-    `model` and `batch` are as for `estimate`. With `machine` each row has its predicted seconds. `cards` are numbers of cards, in
-    ascending order, of which the least that is enough is found. `progress` gets what is done and known on the way. Raises
-    `CourseError` as `estimate` does, and for a card without memory.
+    - `model` and `batch` are as for `estimate`.
+    - `machine`: each row has its predicted seconds on it.
+    - `cards` are numbers of cards, in ascending order, of which the least that is enough is found.
+    - `progress` gets what is done and known on the way.
+
+    Raises `CourseError` as `estimate` does, and for a card without memory.
     """
     if not memory > 0:
         raise CourseError(f"A card of {memory} bytes holds nothing; give its memory, as memory=24 * GiB.")

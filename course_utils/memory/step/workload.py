@@ -232,16 +232,20 @@ class Workload:
         return torch.bfloat16 if is_half else torch.float32
 
     def _adapt(self, model: nn.Module) -> nn.Module:
+        """The model with 4-bit weights, frozen parameters and adapters, as the recipe has them."""
         recipe = self.recipe
         if recipe.quantized:
             model = quantize_linears(model, recipe.checkpointing, recipe.double_quantization, recipe.upcast)
         for name, parameter in model.named_parameters():
             if name.startswith(recipe.frozen):
                 parameter.requires_grad_(False)
-        if not recipe.lora:
-            return model
+        return self._add_adapters(model) if recipe.lora else model
+
+    def _add_adapters(self, model: nn.Module) -> nn.Module:
+        """The model with adapters beside its layers; raises `CourseError` for a target that it does not have."""
         import peft
 
+        recipe = self.recipe
         addresses = [address for address, _ in model.named_modules()]
         for target in (*recipe.lora_targets, *recipe.modules_to_save):
             if not any(f".{address}".endswith(f".{target}") for address in addresses):

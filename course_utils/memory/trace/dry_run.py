@@ -66,14 +66,16 @@ def dry_run(
 ) -> Usage:
     """Memory of the second `step(*build())`, without taking the step: in seconds and megabytes, whatever the model's size.
 
-    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
-    With `device="cuda"` dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
-    are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`); no GPU is needed. With
-    `ranks` the step is that of one `rank` among them, in a process group whose other ranks are pretended. A step that reads a
-    number from a floating tensor (`loss.item()`) gets 1. `prime` is called in place of the first step, to create the optimizer's
-    state, and the context `watch()` is entered around the second step. Raises `CourseError`, which names the line, if a step
-    needs values that a dry run does not have, never updates, or is not done after `timeout` seconds, and if the model was not
-    built inside.
+    - `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it makes is fake.
+    - `device="cuda"`: dropout, attention, autocast, the optimizer's defaults (`foreach`) and the allocator's grain (512 bytes)
+      are CUDA's, `cuda` may be named as a device, and the host is a device of its own (`usage.host`). No GPU is needed.
+    - `ranks`: the step is that of one `rank` among them, in a process group whose other ranks are pretended.
+    - `timeout` is in seconds.
+    - `prime` is called in place of the first step, to create the optimizer's state.
+    - `watch()` is a context around the second step.
+
+    A step that reads a number from a floating tensor (`loss.item()`) gets 1. Raises `CourseError`, which names the line, if a
+    step needs values that a dry run does not have, never updates, or is not done in time, and if the model was not built inside.
     """
     if device not in ("cpu", "cuda"):
         raise CourseError(f"device={device!r} is no device; use 'cpu' or 'cuda'.")

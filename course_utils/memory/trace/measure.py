@@ -70,13 +70,15 @@ class Measurement:
 def measure(build: Build | tuple, step: Step, *, timed: int = 1) -> Measurement:
     """Measure the memory and the time of `step(*build())`, called as `dry_run` is.
 
-    `build` returns a tuple with the model or models, the optimizers, and what else the step takes; or it is such a tuple, of
-    a run that has already begun. A step that takes no arguments is called without. The first step warms up (optimizer state is
-    created in it), the second is recorded by the allocator, the third by the meter, and `timed` further ones are timed without
-    either (with 0 `seconds` is NaN). Each of them really trains. Gradients left from before are dropped first. With a function
-    `build`, all that it allocates is counted as resident; with a tuple, only what the meter finds in its models, optimizers and
-    tensors. The phases are forward, backward and update, or those that `memory.phase` marks. Raises `CourseError` when `step`
-    does nothing with tensors, for a tuple without a model, and for an optimizer of another model.
+    - `build` returns a tuple with the model or models, the optimizers, and what else the step takes; all that it allocates is
+      counted as resident. Or it is such a tuple, of a run that has already begun: then only what the meter finds in it is.
+    - `step` is called with the tuple's parts, or without arguments if it takes none. The first step warms up (optimizer state is
+      created in it), the second is recorded by the allocator, the third by the meter; each of them really trains.
+    - `timed` further steps are timed without either; with 0 `seconds` is NaN.
+
+    Gradients left from before are dropped first. The phases are forward, backward and update, or those that `memory.phase`
+    marks. Raises `CourseError` when `step` does nothing with tensors, for a tuple without a model, and for an optimizer of
+    another model.
     """
     if not isinstance(timed, int) or timed < 0:
         raise CourseError(f"timed={timed} is no number of steps; use 1 or more, or 0 to leave the time out.")
