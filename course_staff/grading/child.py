@@ -25,7 +25,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from multiprocessing import resource_tracker
 
 from course_staff.grading import limits
 from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
@@ -33,7 +32,7 @@ from course_staff.grading.sandbox import SAFE
 from course_staff.grading.submission import parse_cell
 from course_utils.distributed.launch import fork_server
 from course_utils.grading import run
-from course_utils.grading.foreign import forbid
+from course_utils.grading.foreign import disable
 from course_utils.grading.judge import Outcome
 from course_utils.grading.question import Case, Question
 from course_utils.grading.shell import NotebookShell, notebook_shell
@@ -69,7 +68,6 @@ def preload() -> None:
     for name in _OFTEN_IMPORTED:
         with contextlib.suppress(ImportError):
             import_module(name)
-    import_module("course_utils.data.functions")  # so that `forbid` finds its file
     _quiet_shell()
 
 
@@ -176,17 +174,19 @@ def converse(read: int, write: int) -> None:
     """Parse the job's sources; or run its cells, then each case as it comes, until the pipe is closed."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
     question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
-    ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
     limits.limit_process(**job["limits"])
     if not question:
         cells = [parse_cell(source) for source in job["sources"]]
         plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
         return send(write, dump(plain))
-    if ranks:
-        resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
+    if question.ranks:
         fork_server()
-    forbid(replaces)
-    notebook = Notebook(job, question)
+    with disable(question.replaces):  # in its cells, too
+        _answer_cases(Notebook(job, question), read, write)
+    return None
+
+
+def _answer_cases(notebook: "Notebook", read: int, write: int) -> None:
     own_process = os.getpid()
     notebook.run()
     _end_if_forked(own_process)
@@ -200,7 +200,6 @@ def converse(read: int, write: int) -> None:
             except EncodingError as error:
                 message = dump(_to_plain(Outcome("unsafe", text=str(error))))
             send(write, message)
-    return None
 
 
 def _end_if_forked(process: int) -> None:
@@ -253,6 +252,12 @@ class Notebook:
     def _run_answer(self, source: str) -> None:
         name, names = self.question.answer, self.shell.user_ns
         before = names.get(name, _UNDEFINED)
+        python = ""
+        with contextlib.suppress(SyntaxError):  # running it says so
+            python = self.shell.transform_cell(source)
+        if foreign := run.foreign_outcome(self.question, python):
+            self.outcome = foreign
+            return
         failure = self._run_cell(source, self.job["cell_seconds"])
         after = names.get(name, _UNDEFINED)
         if after is _UNDEFINED or (failure and after is before):

@@ -27,7 +27,7 @@ def outcomes(
             return [outcome_of(error, seconds)] * len(cases)
         if question.answer not in names:
             return [Outcome("missing")] * len(cases)
-        return run_cases(question, names[question.answer], cases, seconds)
+        return run_cases(question, names[question.answer], cases, seconds, source)
 
 
 class CaseRunner:

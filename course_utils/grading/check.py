@@ -107,7 +107,7 @@ class Checker:
         elif definition.source and is_untouched(definition.source, entry["stub"]):
             outcomes = [Outcome("untouched")] * len(cases)
         else:
-            outcomes = run_cases(question, names[question.answer], cases, self.seconds)
+            outcomes = run_cases(question, names[question.answer], cases, self.seconds, definition.source)
         tries = self._attempts(question).tries + 1
         result = judge_answer(question, cases, outcomes, entry, public_only=entry["has_hidden"], tries=tries)
         attempts = recall(self.set_name) if result.unanswered else self._remember(question, result, definition)

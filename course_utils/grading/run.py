@@ -21,7 +21,7 @@ import course_utils
 from course_utils.distributed import RankError
 from course_utils.distributed.launch import wait_for_server
 from course_utils.errors import shorten
-from course_utils.grading.foreign import ForeignError, disable
+from course_utils.grading.foreign import ForeignError, disable, find_foreign
 from course_utils.grading.judge import ENDLESS, Outcome
 from course_utils.grading.question import CASE_SECONDS, UNTOUCHED, Case, Question
 from course_utils.grading.time_limit import OutOfTime, time_limit
@@ -30,8 +30,8 @@ from course_utils.grading.values import UnansweredError, UnfitError, plain, same
 _COUNTED = (
     "sends and receives, `broadcast`, `reduce`, `all_reduce`, `reduce_scatter`, `all_gather`, on lists or one tensor"
 )
-# Of a text and of a line of code in characters; of exceptions that caused each other.
-_LONGEST_TEXT, _LONGEST_LINE, _LONGEST_CHAIN = 300, 120, 10
+# Of a text and of a line of code in characters.
+_LONGEST_TEXT, _LONGEST_LINE = 300, 120
 _REFUSED_CALL = re.compile(r"\(\) (got|missing|takes) |object is not callable$")
 _SITE_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OUR_PACKAGES = [Path(course_utils.__file__).parents[1] / name for name in ("course_utils", "course_staff")]
@@ -39,22 +39,24 @@ _INSTALLED = [Path(folder).resolve() for folder in (*_SITE_PACKAGES, *_OUR_PACKA
 
 
 def run_cases(
-    question: Question, answer: object, cases: Sequence[Case], seconds: float = CASE_SECONDS
+    question: Question, answer: object, cases: Sequence[Case], seconds: float = CASE_SECONDS, source: str = ""
 ) -> list[Outcome]:
-    """The outcome of `answer` on each of the cases, within `seconds` or the question's own time limit scaled to it; all that it
-    should replace is disabled. After an endless loop the remaining cases get its outcome without being run."""
+    """The outcome of `answer` on each of the cases, within `seconds` or the question's own time limit scaled to it; `source` is
+    its cell, where known. After an endless loop the remaining cases get its outcome without being run."""
+    if foreign := foreign_outcome(question, source):
+        return [foreign] * len(cases)
     seconds = question.case_seconds(seconds)
     outcomes: list[Outcome] = []
-    with disable(question.replaces):
-        for case in cases:
-            outcomes.append(run_case(question, answer, case, seconds))
-            if outcomes[-1].kind in ENDLESS:
-                break
+    for case in cases:
+        outcomes.append(run_case(question, answer, case, seconds))
+        if outcomes[-1].kind in ENDLESS:
+            break
     return outcomes + outcomes[-1:] * (len(cases) - len(outcomes))
 
 
 def run_case(question: Question, answer: object, case: Case, seconds: float = CASE_SECONDS) -> Outcome:
-    """The outcome of `answer` on `case`. Random numbers start from the same seed each time and are as before afterwards.
+    """The outcome of `answer` on `case`; all that it should replace is disabled. Random numbers start from the same seed each
+    time and are as before afterwards.
 
     Raises nothing but `KeyboardInterrupt`.
     """
@@ -66,7 +68,7 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
         wait_for_server()
     inputs = _copy(case.inputs)
     try:
-        with _seed_generators(), time_limit(seconds):
+        with disable(question.replaces), _seed_generators(), time_limit(seconds):
             values = plain(question.run(answer, inputs))
             mutated = tuple(name for name in case.inputs if not same(case.inputs[name], inputs.get(name)))
     except KeyboardInterrupt:
@@ -76,12 +78,18 @@ def run_case(question: Question, answer: object, case: Case, seconds: float = CA
     return Outcome("values", values, mutated=mutated)
 
 
+def foreign_outcome(question: Question, source: str) -> Outcome | None:
+    """The outcome for an answer whose cell reaches for what it should replace; None for any other."""
+    foreign = find_foreign(source, question.replaces) if question.replaces else ""
+    return Outcome("foreign", text=shorten(foreign, _LONGEST_TEXT)) if foreign else None
+
+
 def outcome_of(error: BaseException, seconds: float) -> Outcome:
     """The outcome for an exception that an answer raised."""
     if isinstance(error, RankError):
         return _rank_outcome(error)
-    if foreign := _find_foreign(error):
-        return Outcome("foreign", text=_message(foreign))
+    if isinstance(error, ForeignError):
+        return Outcome("foreign", text=_message(error))
     line = learners_line(error.__traceback__)
     if isinstance(error, OutOfTime):
         return Outcome("timeout", text=f"{seconds:g} s", line=line)
@@ -96,15 +104,6 @@ def outcome_of(error: BaseException, seconds: float) -> Outcome:
     name = type(error).__name__
     message = _message(error).rstrip(".")
     return Outcome("exception", text=f"{name}: {message}" if message else name, line=line)
-
-
-def _find_foreign(error: BaseException | None) -> ForeignError | None:
-    """The `ForeignError` among an error and its causes: some libraries wrap what stops their imports."""
-    for _ in range(_LONGEST_CHAIN):
-        if error is None or isinstance(error, ForeignError):
-            return error
-        error = error.__cause__
-    return None
 
 
 def _rank_outcome(error: RankError) -> Outcome:

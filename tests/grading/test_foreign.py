@@ -1,7 +1,6 @@
 """What is replaced cannot be used by any way that leads to it, and is as before afterwards."""
 
 import importlib
-import subprocess
 import sys
 
 import pytest
@@ -11,14 +10,13 @@ from sample_question import FIELDS, define, grade_answer
 from course_utils import optim
 from course_utils.errors import CourseError
 from course_utils.grading import function
-from course_utils.grading.foreign import ForeignError, disable
+from course_utils.grading.foreign import ForeignError, disable, find_foreign
 from course_utils.grading.kinds import stream
 from course_utils.grading.question import Case
 
 NAMES = ("torch.optim.AdamW", "torch.optim.Adam", "course_utils.optim", "bitsandbytes")
 OWN_STEP = torch.optim.AdamW.step
-ADAMW = importlib.import_module("torch.optim.adamw")
-FUNCTIONAL = ADAMW.adamw
+FUNCTIONAL = importlib.import_module("torch.optim.adamw").adamw
 
 
 def parameters():
@@ -48,7 +46,6 @@ USES = {
     "its step, taken before": lambda optimizer: OWN_STEP(optimizer),
     "what its step wraps": lambda optimizer: OWN_STEP.__wrapped__(optimizer),
     "its functional form, taken before": lambda _: update_by(FUNCTIONAL),
-    "torch's operator": lambda _: update_by(torch._fused_adamw_),
 }
 
 
@@ -61,22 +58,25 @@ def test_every_way_to_what_is_replaced_is_closed_and_opened_again(use):
         USES[use](ready())
 
 
-def test_a_module_is_not_loaded_a_second_time(monkeypatch):
-    with disable(NAMES), pytest.raises(ForeignError, match=r"torch\.optim\.adamw"):
-        importlib.reload(ADAMW)
-    with disable(NAMES):
-        monkeypatch.delitem(sys.modules, "torch.optim.adamw")
-        with pytest.raises(ForeignError, match=r"torch\.optim\.adamw"):
-            importlib.import_module("torch.optim.adamw")
+def test_a_module_that_is_not_loaded_can_be_imported_and_is_disabled_in_the_next_block(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mailbox", raising=False)
+    with disable(["mailbox"]):
+        mailbox = importlib.import_module("mailbox")
+    with disable(["mailbox"]), pytest.raises(ForeignError, match=r"mailbox\.Maildir"):
+        mailbox.Maildir("here")
 
 
-def test_a_package_that_is_not_loaded_is_there_and_cannot_be_imported(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "bitsandbytes"]:
-        monkeypatch.delitem(sys.modules, name)
-    with disable(NAMES):
-        assert importlib.util.find_spec("bitsandbytes")  # who only asks gets no error
-        with pytest.raises(ForeignError, match="bitsandbytes"):
-            importlib.import_module("bitsandbytes.optim")
+def test_a_block_in_a_block_refuses_too_and_ends_alone():
+    names = ["torch.nn.functional.scaled_dot_product_attention", "torch.optim.AdamW"]
+    inputs = 3 * [torch.ones(1, 1)]
+    with disable(names):
+        for _ in range(2):
+            with disable(names), pytest.raises(ForeignError, match="scaled_dot_product_attention"):
+                torch.nn.functional.scaled_dot_product_attention(*inputs)
+            with pytest.raises(ForeignError, match="AdamW"):
+                torch.optim.AdamW(parameters())
+    assert torch.equal(torch.nn.functional.scaled_dot_product_attention(*inputs), inputs[0])
+    torch.optim.AdamW(parameters())
 
 
 def test_the_rest_of_the_library_works_meanwhile():
@@ -94,99 +94,40 @@ def test_a_function_that_remembers_its_results_forgets_them():
     assert torch.equal(book(True), before)
 
 
-def test_a_function_is_found_in_a_module_that_is_not_loaded_yet(monkeypatch):
-    monkeypatch.delitem(sys.modules, "wsgiref.util", raising=False)
-    monkeypatch.delitem(sys.modules, "wsgiref", raising=False)
-    importlib.import_module("wsgiref")
-    with disable(["wsgiref.util.guess_scheme"]), pytest.raises(ForeignError, match="guess_scheme"):
-        importlib.import_module("wsgiref.util").guess_scheme({})
-
-
 def test_a_name_that_is_nothing_of_the_kind_is_said():
     with pytest.raises(CourseError, match=r"torch\.float32 cannot be replaced"), disable(["torch.float32"]):
         pass
 
 
-def test_in_a_process_of_its_own_it_is_gone_for_good():
-    """Nothing that could bring it back is kept: not even the code that it had is in memory."""
-    source = f"""
-import gc, types, torch
-from course_utils.grading.foreign import ForeignError, forbid
-
-def lines():
-    left = [each for each in gc.get_objects() if type(each) is types.FunctionType]
-    return [each.__code__.co_filename for each in left if str(each.__module__).startswith("torch.optim.adam")]
-
-before = lines()
-forbid({NAMES})
-assert len(before) == len(lines()) and any("adamw.py" in file for file in before)
-assert not [file for file in lines() if file.endswith(("adam.py", "adamw.py"))]
-try:
-    torch.optim.AdamW([torch.ones(1, requires_grad=True)])
-except ForeignError as error:
-    print(error)
-"""
-    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert process.stdout.strip() == "torch.optim.adamw.AdamW", process.stderr
+FINDINGS = {
+    "import subprocess\nsubprocess.run([])": "subprocess (a way to another's work)",
+    "import os\nos.system('true')": "os.system (a way to another's work)",
+    "get_ipython().system('true')": "get_ipython().system (a way to another's work)",
+    "def f(): return exec('1')": "exec (a way to another's work)",
+    "from importlib import reload": "importlib.reload (a way to another's work)",
+    "torch.ops.aten._fused_adamw_(x)": "torch.ops.aten._fused_adamw_ (a way to another's work)",
+    "def f():\n    import bitsandbytes.optim as b": "bitsandbytes.optim",
+    "def f():\n    from course_utils import optim": "course_utils.optim",
+}
 
 
-def test_for_good_a_modules_file_cannot_be_read_and_no_program_be_started():
-    source = """
-import os, subprocess, sys
-from course_utils.data import functions
-from course_utils.grading.foreign import ForeignError, forbid
-
-forbid(["course_utils.data.functions"])
-for path in (functions.FILE, functions.__file__):
-    try:
-        open(path, "rb").read()
-    except ForeignError as error:
-        print(str(error).rpartition("/")[2])
-program = [sys.executable, "-c", ""]
-for start in (
-    lambda: subprocess.run(program),
-    lambda: os.system("true"),
-    lambda: os.popen("true"),
-    lambda: os.execv(program[0], program),
-    lambda: os.posix_spawn(program[0], program, {}),
-):
-    try:
-        start()
-    except ForeignError:
-        print("refused")
-"""
-    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert process.stdout.split() == ["functions.jsonl.gz", "functions.py", *["refused"] * 5], process.stderr
+@pytest.mark.parametrize("source", FINDINGS)
+def test_a_cell_that_reaches_for_anothers_work_is_found(source):
+    assert find_foreign(source, NAMES) == FINDINGS[source]
 
 
-def test_for_good_a_module_not_loaded_yet_can_be_imported_but_not_used():
-    source = """
-from course_utils.grading.foreign import ForeignError, forbid
-
-forbid(["mailbox", "wsgiref.handlers"])
-import wsgiref.handlers
-from mailbox import Maildir
-
-for use in (
-    lambda: wsgiref.handlers.CGIHandler(),
-    lambda: Maildir.items(None),
-    lambda: type("Mine", (Maildir,), {}),
-    lambda: __import__("types").new_class("Mine", (Maildir,)),
-):
-    try:
-        use()
-    except ForeignError as error:
-        print(error)
-    except TypeError:
-        print("TypeError")
-"""
-    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
-    assert process.stdout.split() == [
-        "wsgiref.handlers.CGIHandler",
-        "mailbox.Maildir.items",
-        "TypeError",
-        "mailbox.Maildir",
-    ], process.stderr
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import bitsandbytes\nimport torch.optim.adamw",
+        "def f():\n    import course_utils.optimal, math",
+        "def f(model): model.eval(); return re.compile('a'), Path('a').open()",
+        "torch.optim.SGD(p, fused=True)",
+        "def f(",
+    ],
+)
+def test_a_cell_of_other_things_is_nobody_elses(source):
+    assert find_foreign(source, NAMES) == ""
 
 
 def test_builders_know_what_their_oracle_replaces():

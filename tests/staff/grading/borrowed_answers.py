@@ -389,11 +389,10 @@ runner.run_case = lambda question, answer, case, seconds: own(question, torch.op
 """,
     "nothing is foreign any more": f"""import contextlib
 from course_utils.grading import foreign, run as runner
-foreign.without = runner.without = lambda *_: contextlib.nullcontext()
+foreign.disable = runner.disable = lambda *_: contextlib.nullcontext()
 {HEIR}
 """,
     "torch's module anew": f"""import importlib, sys, torch.optim.adam, torch.optim.adamw
-sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "_Absent"]
 importlib.reload(sys.modules["torch.optim.adamw"])
 {HEIR}
 """,
