@@ -1,6 +1,5 @@
 """What training a model would take, and whether it fits on a card: the planner to play with."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
@@ -19,8 +18,7 @@ from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.parts import write_sentence
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
@@ -140,10 +138,7 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
     try:
         answer = _answer(model, card, recipe)
     except CourseError as error:
-        figure, axes = subplots(figsize=(7.6, 1.6))
-        axes.axis("off")
-        axes.text(0, 0.5, textwrap.fill(str(error), 80), va="center", fontsize=11, color=COLORS["ink"])
-        return figure, str(error)
+        return write_sentence(str(error))
     title = f"{_name_of(model)}: peak {format_bytes(answer.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
