@@ -307,10 +307,8 @@ def idea_figure() -> tuple[Figure, str]:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
     legend(left, ("in memory", "activations"), ("kept of each row", "gradients"), ("computed before", "grid"))
-    return figure, (
-        "Left, a matrix of 6 tokens by 12 words, all of it in memory. Right, only one tile of 2 by 3 is in memory; of what came"
-        " before, each row keeps its largest number and its total; the last two rows have not begun."
-    )
+    text = "Left, a whole matrix is in memory. Right, only one tile of 2 by 3 is; rows keep their largest number and total."
+    return figure, text
 
 
 def packing_figure(documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:

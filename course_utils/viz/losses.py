@@ -16,11 +16,7 @@ Runs = Mapping[str, Sequence[History]]
 
 
 def losses_over_seeds(
-    runs: Runs,
-    window: int = 5,
-    reference: str | None = None,
-    level: tuple[str, float] | None = None,
-    title: str = "",
+    runs: Runs, window: int = 5, reference: str | None = None, level: tuple[str, float] | None = None, title: str = ""
 ) -> tuple[Figure, str]:
     """Training loss against steps: the mean over the runs of each name, and their range.
 
