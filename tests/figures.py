@@ -21,12 +21,12 @@ def letters_are_readable(monkeypatch):
     """Every figure that a test lets the course draw has letters of 4.5 to 1 against what is behind them (WCAG 2.2, 1.4.3)."""
     figures = []
 
-    class KeptFigure(parts.Figure):
+    class KeptPage(parts.Page):
         def __init__(self, *arguments, **shape):
             super().__init__(*arguments, **shape)
             figures.append(self)
 
-    monkeypatch.setattr(parts, "Figure", KeptFigure)
+    monkeypatch.setattr(parts, "Page", KeptPage)
     yield
     faint = [(text, round(ratio, 2)) for figure in figures[:_LOOKED_AT] for text, ratio in faint_texts(figure)]
     assert not faint, faint

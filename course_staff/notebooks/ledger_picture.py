@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from course_staff.notebooks.themes import THEMES, style_in
 from course_utils.desk.ledger import Row
@@ -38,7 +37,11 @@ def ledger_figure(rows: Sequence[Row], theme: str = "light") -> tuple[Figure, st
             axes.set_position((left / width, _FOOT / height, _DOTS / width, _TALL * tall / height))
             _draw(axes, part, tall, THEMES[theme])
         _set_limits(halves[0], in_bytes)
-        _draw_legend(figure, THEMES[theme])
+        measured = "measured, and the share of it that was not predicted (a peak of memory where nothing else is said)"
+        marks = halves[0].lines[:2]
+        figure.legend(
+            marks, ["predicted", measured], loc="upper left", ncols=2, fontsize=_SIZE + 0.5, borderaxespad=0.3
+        )
     return figure, f"Predicted and measured, technique by technique. {'; '.join(map(_describe, in_bytes))}."
 
 
@@ -78,16 +81,6 @@ def _set_limits(axes: Axes, rows: Sequence[Row]) -> None:
     visible_ticks = {name: place for name, place in ticks.items() if min(figures) / 1.8 < place < max(figures) * 1.8}
     axes.set_xticks(list(visible_ticks.values()), list(visible_ticks))
     axes.xaxis.minorticks_off()
-
-
-def _draw_legend(figure: Figure, colors: dict[str, str]) -> None:
-    ring = Line2D([], [], marker="o", markersize=9, fillstyle="none", markeredgewidth=1.6, color=_RING, linestyle="")
-    dot = Line2D([], [], marker="o", markersize=4, color=colors["dot"], linestyle="")
-    labels = [
-        "predicted",
-        "measured, and the share of it that was not predicted (a peak of memory where nothing else is said)",
-    ]
-    figure.legend([ring, dot], labels, loc="upper left", ncols=2, fontsize=_SIZE + 0.5, borderaxespad=0.3)
 
 
 def _describe(row: Row) -> str:

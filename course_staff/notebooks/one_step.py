@@ -5,16 +5,16 @@ from functools import cache
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from course_staff.notebooks.themes import style_in
 from course_utils.units import MiB, format_bytes
-from course_utils.viz.parts import subplots
+from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS
 
 _SIZES = {"n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 8192, "n_positions": 256}
 _BATCH, _SEQUENCE = 8, 128
 _BYTES_A_PARAMETER = 16  # four numbers of 4 bytes: the parameter, its gradient, AdamW's two averages
+_QUESTION = "How much memory does one training step take?"
 _ROOM = 1.25  # beyond the longest bar, for its figure
 
 
@@ -60,20 +60,17 @@ def one_step_figure(theme: str = "light") -> tuple[Figure, str]:
                 axes.barh(row, size / MiB, 0.66, left=left, color=COLORS.get(kind, COLORS["predicted"]))
                 left += size / MiB
             axes.text(left, row, f"  {format_bytes(sum(parts.values()))}", va="center", fontsize=14, weight="bold")
-        axes.set_yticks(range(len(bars)), list(bars))
-        axes.set_xlim(0, _ROOM * sum(step.measured.values()) / MiB)
-        axes.set_title("How much memory does one training step take?", fontsize=15, weight="bold", pad=10)
-        axes.set_xticks([])
+        axes.set_title(_QUESTION, fontsize=15, weight="bold", pad=10)
+        axes.set(xticks=[], xlim=(0, _ROOM * sum(step.measured.values()) / MiB))
+        axes.set(yticks=range(len(bars)), yticklabels=list(bars), ylim=(2.4, -0.4))
         axes.tick_params(length=0, labelsize=12)
         axes.spines[:].set_visible(False)
-        axes.invert_yaxis()
         axes.grid(visible=False)
         seen = [kind for kind, size in step.measured.items() if size >= MiB]
-        handles = [Patch(color=COLORS[kind]) for kind in seen]
-        figure.legend(handles, seen, loc="outside lower right", ncols=len(seen), fontsize=11)
+        figure.legend(*patches(*zip(seen, seen, strict=True)), loc="outside lower right", ncols=len(seen), fontsize=11)
     sums = [" ".join(name.split()) + f": {format_bytes(sum(parts.values()))}" for name, parts in bars.items()]
     of_these = ", ".join(f"{kind} {format_bytes(step.measured[kind])}" for kind in seen)
     return figure, (
-        f"How much memory does one training step take? GPT-2 with {step.parameters / 1e6:.1f} million parameters, "
+        f"{_QUESTION} GPT-2 with {step.parameters / 1e6:.1f} million parameters, "
         f"{_BATCH} texts of {_SEQUENCE} tokens, AdamW. {'; '.join(sums)} ({of_these})."
     )

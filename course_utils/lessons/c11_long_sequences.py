@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise, product
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -21,13 +20,12 @@ from course_utils.distributed.ring_attention import RingAttention, stretches, tw
 from course_utils.hardware import Machine, count_flops
 from course_utils.lessons.shared import account_of
 from course_utils.memory import distinct_bytes
-from course_utils.techniques import first_fit, pack
 from course_utils.techniques.attention import attention, visible_tiles
+from course_utils.techniques.packing import first_fit, lay_out, may_see
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_bytes, format_counted
-from course_utils.viz.parts import cell, drawing
-from course_utils.viz.plots import Span, bars, dots, legend, lines, panels, tick, timeline
-from course_utils.viz.style import COLORS, LINES, MARKS, SERIES
+from course_utils.viz.plots import add_title, bars, legend, panels, panels_of_lines
+from course_utils.viz.style import COLORS
 
 ITEMSIZE = 4  # bytes of a float32 number
 
@@ -249,6 +247,18 @@ def length_that_meets(width: int, machine: Machine, per_number: float, overlappe
     return ((0.5 if overlapped else 2) * each_way - 24 * width) / 4
 
 
+def host_curves(width: int, machine: Machine, per_number: float) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of a block's token against the length: moved to the host and back, what of it a step waits for, computed again."""
+    lengths = np.geomspace(1024, 131_072, 90)
+    transfer, recomputing = host_or_again(width, lengths, machine, per_number)
+    curves = {
+        "moved": np.full_like(lengths, transfer),
+        "moved, overlapped: time still waited": exposed_transfer(transfer, recomputing),
+        "computed again": recomputing,
+    }
+    return {name: list(zip(lengths, curve, strict=True)) for name, curve in curves.items()}
+
+
 @contextmanager
 def budget(of_saved: float):
     """Lets compiled code keep this share of what it would keep for backward; yields a function that counts graphs."""
@@ -280,141 +290,58 @@ def seconds_to_start(function: Callable, *inputs) -> float | None:
 
 def idea_figure() -> tuple[Figure, str]:
     """A matrix that is there whole, and beside it one tile of it with two numbers a row."""
-    rows, columns = 6, 12
-    tile = (2, 3)
-    figure, (left, right) = panels(1, 2, height=3.0)
-    for axes, is_whole in ((left, True), (right, False)):
-        for row, column in product(range(rows), range(columns)):
-            in_memory = is_whole or (2 <= row < 2 + tile[0] and 6 <= column < 6 + tile[1])
-            seen = not is_whole and (row < 2 or (row < 4 and column < 6))
-            color = "activations" if in_memory else "grid" if seen else "paper"
-            cell(axes, column, rows - 1 - row, color, edgecolor=COLORS["grid"])
-        drawing(axes, (-1.4, columns + 4), (-1.1, rows + 1.2))
-        axes.text(columns / 2, -0.8, "words, or keys", ha="center", fontsize=9)
-        axes.text(-0.6, rows / 2, "tokens, or queries", ha="right", va="center", rotation=90, fontsize=9)
-    for place, name in enumerate(("largest", "total")):
-        x = columns + 0.8 + 2 * place
-        for row in range(rows):
-            cell(right, x, rows - 1 - row, "gradients" if row < 4 else "paper", edgecolor=COLORS["grid"])
-        right.text(x + 0.46, rows + 0.15, name, ha="center", fontsize=9)
-    left.set_title("Whole: every number of the row waits", fontsize=10)
-    right.set_title("In tiles: a row keeps its largest number and its total", fontsize=10)
-    kinds = ("in memory", "activations"), ("kept of each row", "gradients"), ("computed before", "grid")
-    legend(left, *kinds, ("still to come", "paper"))
-    figure.legends[0].legend_handles[-1].set_edgecolor(COLORS["grid"])
-    return figure, (
-        f"Left, a matrix of {rows} tokens by {columns} words, all of it in memory. Right, only one tile of {tile[0]} by {tile[1]}"
-        " is in memory; of what came before, each row keeps its largest number and its total; the last two rows have not begun."
-    )
+    colors = ListedColormap([COLORS[name] for name in ("paper", "grid", "activations", "gradients")])
+    style = {"cmap": colors, "vmin": 0, "vmax": 3, "edgecolors": COLORS["grid"]}
+    in_tiles = np.zeros((6, 12))
+    in_tiles[:2] = in_tiles[2:4, :6] = 1
+    in_tiles[2:4, 6:9] = 2
+    figure, (left, right) = panels(1, 2, height=3.0, sharey=True, width_ratios=(12, 17))
+    left.pcolormesh(np.full((6, 12), 2), **style)
+    right.pcolormesh(in_tiles, **style)
+    right.pcolormesh([13, 15, 17], range(7), [[3, 3]] * 4 + [[0, 0]] * 2, **style)
+    left.set(title="Whole: every number of a row waits", ylabel="tokens, or queries", yticks=[], ylim=(6, 0))
+    left.set_xticks([6], ["words, or keys"])
+    right.set_title("In tiles: a row keeps its largest number and its total")
+    right.set_xticks([6, 14, 16], ["words, or keys", "largest", "total"])
+    for axes in (left, right):
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    legend(left, ("in memory", "activations"), ("kept of each row", "gradients"), ("computed before", "grid"))
+    text = "Left, a whole matrix is in memory. Right, only one tile of 2 by 3 is; rows keep their largest number and total."
+    return figure, text
 
 
-def curves_figure(
-    predicted: Mapping[str, Mapping[int, float]],
-    measured: Mapping[str, Mapping[int, float]],
-    xlabel: str,
-    title: str,
-    slopes: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[Figure, str]:
-    """Bytes against a size on logarithmic axes: marks are measured, lines predicted, for some alone. A gray line beside a name of
-    `slopes` grows with that power of the size."""
-    data = dict(measured) | {f"{name}, predicted": predicted[name] for name in measured if name in predicted}
-    styles = {}
-    for name, color, line, mark in zip(measured, SERIES, LINES, MARKS, strict=False):
-        styles |= {name: (color, mark), f"{name}, predicted": (color, line)}
-    for name, power in slopes.items():
-        guide = f"grows with {xlabel.split()[-1]}{('', '²')[power - 1]}"
-        first, size = min(measured[name].items())
-        data[guide] = {value: 0.6 * size * (value / first) ** power for value in measured[name]}
-        styles[guide] = "predicted", "-"
-    x = f"{xlabel}; lines predicted, marks measured"
-    figure, alt = lines(data, title, x, "peak of the step", unit="bytes", log="xy", styles=styles, labels="none")
-    names = [name for name in data if not name.endswith(", predicted")]
-    legend(figure.axes[0], *((name, styles[name][0]) for name in names))
-    return figure, alt
-
-
-def packing_figure(lengths: Sequence[int], documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
-    """The first documents padded, the same packed, and what the tokens of a full row of many documents may see."""
-    rows = first_fit(lengths, room)
-    fill = [sum(lengths[number] for number in numbers) / room for numbers in rows]
-    mask_row = max(range(len(rows)), key=lambda row: (fill[row] > 0.9, len(rows[row])))
-    mask = pack(documents, [rows[mask_row]], room)["attention_mask"][0, 0]
-    longest = max(lengths)
-    wasted = 1 - sum(lengths) / longest / len(lengths)
-    left = 1 - sum(lengths) / room / len(rows)
-    figure, (padded, packed, seen) = panels(1, 3, height=3.2)
-    figure.get_layout_engine().set(wspace=0.08)
-    spans = [Span(row, 0, length, SERIES[row % 4]) for row, length in enumerate(lengths)]
-    spans += [Span(row, length, longest, "grid") for row, length in enumerate(lengths)]
-    title = f"{len(lengths)} documents,\npadded: {wasted:.0%} empty"
-    timeline(spans, [""] * len(lengths), title, "positions", axes=padded)
-    spans = []
-    for row, numbers in enumerate(rows):
-        ends = np.cumsum([0, *(lengths[number] for number in numbers)])
-        spans += [Span(row, *stretch, SERIES[n % 4]) for n, stretch in zip(numbers, pairwise(ends), strict=True)]
-        spans.append(Span(row, ends[-1], room, "grid"))
-    names = [str(row + 1) for row in range(len(rows))]
-    timeline(spans, names, f"The same,\npacked: {left:.0%} empty", "positions", axes=packed)
-    seen.imshow(mask.numpy(), cmap="Purples", vmin=0, vmax=1.4, interpolation="nearest")
-    seen.set(title=f"What row {mask_row + 1}'s\ntokens may see", xlabel="key", ylabel="query")
-    padded.set_ylabel("documents")
-    packed.set_ylabel("rows")
-    legend(padded, ("a document, in any color", "second"), ("empty", "grid"), ("may see", "first"))
-    figure.legends[0].legend_handles[-1].set_color(seen.images[0].to_rgba(1.0))
-    for axes in figure.axes:
-        axes.set_title(axes.get_title(loc="left"), fontsize=10)
+def packing_figure(documents: Sequence[Tensor], room: int) -> tuple[Figure, str]:
+    """The documents padded, the same packed into rows of `room` tokens, and the mask of the first of these rows."""
+    lengths = [len(document) for document in documents]
+    layouts = {"padded": ([[n] for n in range(len(lengths))], max(lengths)), "packed": (first_fit(lengths, room), room)}
+    figure, grid = panels(1, 3, height=3.2)
+    for axes, (name, (rows, places)) in zip(grid, layouts.items(), strict=False):
+        columns, owner = lay_out(documents, rows, places)
+        title = f"{len(rows)} rows, {name}: {(owner < 0).float().mean():.0%} empty"
+        figure.panel_texts.append(f"{title}.")
+        positions = np.ma.masked_where(owner.numpy() < 0, columns["position_ids"].numpy())
+        axes.imshow(positions, cmap="Blues", vmin=-30, aspect="auto", interpolation="nearest")
+        axes.hlines(np.arange(len(rows)) + 0.5, -0.5, places - 0.5, colors=COLORS["paper"])
+        axes.set(title=title, xlabel="place", ylabel="row", facecolor=COLORS["grid"])
+    grid[2].imshow(may_see(owner)[0, 0].numpy(), cmap="Blues", vmax=1.4, aspect="auto", interpolation="nearest")
+    grid[2].set(title="What row 0's tokens may see", xlabel="key", ylabel="query")
+    for axes in grid:
         axes.grid(visible=False)
-    return figure, (
-        f"{len(lengths)} documents, padded to {longest}: {wasted:.0%} of positions are empty. Packed into {len(rows)} rows of "
-        f"{room}: {left:.0%}. In a row's mask each document is a triangle of its own, in all {mask.float().mean():.0%} of the "
-        f"mask of row {mask_row + 1}."
-    )
-
-
-def budgets_figure(steps: Mapping[float, Cost], plain: Cost) -> tuple[Figure, str]:
-    """Saved bytes and the peak for each budget of the compiler, beside the step that is not compiled."""
-    costs = {"not compiled": plain, **{f"budget {share:g}": cost for share, cost in steps.items()}}
-    rows = {name: {"at the peak": [cost.peak], "saved for backward": [cost.saved]} for name, cost in costs.items()}
-    last, lowest = min(steps), min(steps, key=lambda share: steps[share].peak)
-    title = f"With budget {last:g} only {format_bytes(steps[last].saved)} are saved, but the peak is lowest at budget {lowest:g}"
-    axes = panels(height=1.4 + 0.5 * len(rows))[1]
-    figure, alt = dots(rows, title, "bytes of a step", unit="bytes", number=".3g", axes=axes)
-    axes.set_xlim(left=-0.04 * axes.get_xlim()[1])
-    return figure, alt
+    legend(grid[0], ("a document, darker towards its end", "first"), ("empty", "grid"))
+    text = "The mask of a packed row has a triangle for each of its documents."
+    return add_title(figure, f"{len(lengths)} documents, packed into rows of {room} tokens", text)
 
 
 def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> tuple[Figure, str]:
-    """Seconds of one block's token against the length: moved to the host and back, what of it a step waits for, and computed
-    again; simulated from rates."""
-    lengths = np.geomspace(1024, 262_144, 90)
-    styles = {
-        "moved": ("communication", "-"),
-        "moved, overlapped: time still waited": ("communication", ":"),
-        "computed again": ("recomputed", "--"),
-    }
-    figure, grid = panels(1, len(machines), height=3.3, sharey=True, squeeze=False)
-    texts = []
-    for axes, machine in zip(grid[0], machines, strict=True):
-        transfer, recomputing = host_or_again(width, lengths, machine, per_number)
-        curves = (np.full_like(lengths, transfer), exposed_transfer(transfer, recomputing), recomputing)
-        data = {name: list(zip(lengths, curve, strict=True)) for name, curve in zip(styles, curves, strict=True)}
-        meet, early = (length_that_meets(width, machine, per_number, overlapped) for overlapped in (False, True))
-        meet = float(f"{meet:.2g}")
-        title = f"{machine.name}: not overlapped,\nmoving wins from about {meet:,.0f} tokens"
-        y = "simulated time\nper token and block"
-        lines(data, title, "tokens s", y, unit="seconds", log="x", styles=styles, labels="none", axes=axes)
-        axes.axvline(meet, color=COLORS["warning"], linestyle=":")
-        tick(axes, [1024, 8192, 65_536])
-        overlapped = "and moving always takes less if transfers overlap"
-        if early > lengths[0]:
-            overlapped = f"{float(f'{early:.2g}'):,.0f} if transfers overlap"
-        texts.append(f"{machine.name}: both take as long at about {meet:,.0f} tokens, {overlapped}")
-    axes.set_ylim(0, 1.6 * max(axes.lines[0].get_ydata()[0] for axes in grid[0]))
-    legend(axes)
-    for axes in grid[0][1:]:
-        axes.set_ylabel("")
-    begins = f"Simulated from the makers' rates, {SHARE:.0%} of peak, width {width:,}"
-    return figure, f"{begins}. {'; '.join(texts)}."
+    """The curves of `host_curves` for each machine, and the length at which both ways take as long."""
+    data = {}
+    for machine in machines:
+        length = round(length_that_meets(width, machine, per_number), -3)
+        data[f"{machine.name}: equal at {length:,.0f} tokens"] = host_curves(width, machine, per_number)
+    title = "For long texts moving takes less time than computing again"
+    y = "simulated time\nper token and block"
+    return panels_of_lines(data, title, "tokens s", y, unit="seconds", log="x", ticks=(1024, 8192, 65_536))
 
 
 def play_long(
@@ -438,7 +365,6 @@ def play_long(
         **scores,
         "logits": ITEMSIZE * vocabulary * (3 * rank_tokens if whole_logits else 2 * min(tokens, rank_tokens)),
     }
-    title = f"{format_bytes(round(sum(parts.values())))} a rank; the most: {max(parts, key=parts.get)}"
-    rows = {name: {"activations": round(value)} for name, value in parts.items()}
-    figure, alt = bars(rows, title, "bytes of a rank", show_legend=False)
+    title = f"{format_bytes(sum(parts.values()))} a rank; the most: {max(parts, key=parts.get)}"
+    figure, alt = bars(parts, title, "bytes of a rank")
     return figure, f"{length:,} tokens on {format_counted(ranks, 'rank')}, {vocabulary:,} words, width {width:,}. {alt}"

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
-from textwrap import fill
 from typing import NamedTuple
 
 import torch
@@ -20,16 +19,13 @@ from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
 from course_utils.memory.trace.measure import Measurement, measure
 from course_utils.settings import settings
-from course_utils.units import format_bytes, format_seconds
-from course_utils.viz.parts import drawing
+from course_utils.viz.parts import write_sentence
 from course_utils.viz.plots import add_title, bars, panels
-from course_utils.viz.style import COLORS
 from course_utils.viz.tradeoff import Entry
 
 EXAMPLES = 16
 # Budgets, as multiples of what plain AdamW takes.
 _MEMORY, _SECONDS, _QUICK_SECONDS = 0.5, 1.7, 1.5
-_STRENGTH = {"computing in forward": 0.75, "computing in backward": 0.5, "computing in update": 0.25}
 
 
 @cache
@@ -66,34 +62,16 @@ def prove(recipe: Recipe) -> Measurement:
 
 
 def budgets_figure(by_name: Mapping[str, Weighed]) -> tuple[Figure, str]:
-    """A row for each recipe of one scenario: bytes by kind at the peak, seconds by phase, and the budgets as lines."""
+    """A row for each recipe of one scenario, predicted: bytes by kind at the peak, seconds, and the budgets as lines."""
     scenario = next(iter(by_name.values())).scenario
     figure, (left, right) = panels(1, 2, height=1.9 + 0.42 * len(by_name), sharey=True)
-    at_peak = {name: w.estimate.peak_instant.by_kind for name, w in by_name.items()}
-    seconds = {name: w.parts for name, w in by_name.items()}
-    fits, quick = {}, {}
-    for name, w in by_name.items():
-        fits[name] = format_bytes(w.estimate.peak) + (", kept" if w.fits else ", too much")
-        quick[name] = format_seconds(w.seconds) + (", kept" if w.seconds <= scenario.seconds else ", too much")
-    fitting = sum(w.fits and w.seconds <= scenario.seconds for w in by_name.values())
-    title = f"{fitting} of {len(by_name)} keep both budgets (dashed)"
-    budget = ("budget", scenario.memory)
-    if len(by_name) == 1:
-        (only,) = by_name.values()
-        excess = ["of bytes"] * (not only.fits) + ["of seconds"] * (only.seconds > scenario.seconds)
-        title = f"Over the budget {' and the one '.join(excess)}" if excess else "Both budgets (dashed) are kept"
-    _, first = bars(at_peak, "", "bytes at the peak", notes=fits, limit=budget, axes=left)
-    colors = dict.fromkeys(_STRENGTH, "ink")
-    limit = ("budget", scenario.seconds)
-    x = "forward, backward, update (dark to light)"
-    _, second = bars(
-        seconds, "", x, unit="seconds", colors=colors, notes=quick, limit=limit, show_legend=False, axes=right
-    )
-    for bar, part in zip(right.patches, [part for w in by_name.values() for part in w.parts], strict=True):
-        bar.set_alpha(_STRENGTH.get(part, 0.1))
-    for axes in (left, right):
-        axes.set_xlim(0, 1.18 * axes.get_xlim()[1])
-    return add_title(figure, title, first, second)
+    at_peak = {name: weighed.estimate.peak_instant.by_kind for name, weighed in by_name.items()}
+    bars(at_peak, x="bytes at the peak", limit=("budget", scenario.memory), axes=left)
+    seconds = {name: weighed.seconds for name, weighed in by_name.items()}
+    gray = {"": "predicted"}
+    bars(seconds, x="an update", unit="seconds", colors=gray, limit=("budget", scenario.seconds), axes=right)
+    count = sum(weighed.fits and weighed.seconds <= scenario.seconds for weighed in by_name.values())
+    return add_title(figure, f"Within both budgets (dashed): {count} of {len(by_name)}")
 
 
 def chosen_figure(
@@ -105,11 +83,7 @@ def chosen_figure(
         recipe = Recipe(optimizer, precision, micro_batch, accumulation=EXAMPLES // micro_batch, **fields)
         return budgets_figure({"yours": weigh(own_scenario(), recipe)})
     except CourseError as error:
-        figure, axes = panels(height=1.6)
-        drawing(axes)
-        refusal = f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}"
-        axes.text(0, 0.5, fill(refusal, 90), va="center", fontsize=11, color=COLORS["ink"])
-        return figure, refusal
+        return write_sentence(f"{optimizer} in {precision}, micro-batches of {micro_batch}: no recipe. {error}")
 
 
 class LibraryRecord(NamedTuple):

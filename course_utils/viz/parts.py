@@ -1,5 +1,7 @@
 """What several figures share: their making, units of an axis, the parts of a legend."""
 
+import textwrap
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -73,3 +75,11 @@ def arrow(axes: Axes, start: Text, end: Text, color: str = "ink") -> None:
     shape = {"arrowstyle": "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
     axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)
+
+
+def write_sentence(sentence: str) -> tuple[Page, str]:
+    """A figure that says in a sentence why there is nothing to draw, and that sentence as its alternative text."""
+    figure, axes = subplots(figsize=(7.6, 1.6))
+    axes.axis("off")
+    axes.text(0, 0.5, textwrap.fill(sentence, 80), va="center", fontsize=11, color=COLORS["ink"])
+    return figure, sentence

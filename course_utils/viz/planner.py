@@ -1,6 +1,5 @@
 """What training a model would take, and whether it fits on a card: the planner to play with."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
@@ -19,8 +18,7 @@ from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
 from course_utils.viz.display import play
 from course_utils.viz.memory import instants_figure
-from course_utils.viz.parts import subplots
-from course_utils.viz.style import COLORS
+from course_utils.viz.parts import write_sentence
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
@@ -33,7 +31,6 @@ _KIND = "kind of device"
 _KIND_OF_CARD = "kind of device: the card's"
 # Below this, bytes without a formula are written as a number.
 _AS_A_NUMBER = 2**10
-_TERMS_IN_TEXT = 5
 # Tokens; rotary positions have no parameters, so that this costs nothing.
 _LONGEST = 2**16
 
@@ -129,7 +126,7 @@ def planner() -> None:
 
 
 def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> tuple[Figure, str]:
-    """Bytes by kind at each instant of a step, the peak and whether it fits in the title, the largest terms in the text.
+    """Bytes by kind at each instant of a step, the peak and whether it fits in the title.
 
     `model` is one of `PLANNER_MODELS` (the DistilBERTs classify into two classes as in the chapters, the ConvNet is the
     course's own, the others are language models; those without a published size have the settings' scale), or `LlamaSizes`,
@@ -140,32 +137,20 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
     try:
         answer = _answer(model, card, recipe)
     except CourseError as error:
-        figure, axes = subplots(figsize=(7.6, 1.6))
-        axes.axis("off")
-        axes.text(0, 0.5, textwrap.fill(str(error), 80), va="center", fontsize=11, color=COLORS["ink"])
-        return figure, str(error)
+        return write_sentence(str(error))
     title = f"{_name_of(model)}: peak {format_bytes(answer.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
     memory = None
-    verdict = total = ""
     if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
         need = needs(answer.log, answer.recipe.device)
         verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
-            total = f"\nIn all {need}"
-    figure, alt = instants_figure(
-        {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()},
-        f"{title}{total}, {verdict} on {card}" if verdict else title,
-        memory,
-    )
-    terms = answer.peak_instant.terms_in_bytes  # the picture need not wait until formulas are found
-    texts = [f"{term.name}: {format_bytes(term.bytes)}" for term in terms[:_TERMS_IN_TEXT]]
-    if len(terms) > _TERMS_IN_TEXT:
-        texts.append(f"and {len(terms) - _TERMS_IN_TEXT} smaller terms")
-    alt += f" At the peak, {answer.peak_instant.name}: {'; '.join(texts)}."
-    return figure, alt + (f" On {card}: {verdict}." if verdict else "")
+            title += f"\nIn all {need}"
+        title += f", {verdict} on {card}"
+    by_instant = {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()}
+    return instants_figure(by_instant, title, memory)
 
 
 def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = NO_CARD, **recipe) -> Markdown:

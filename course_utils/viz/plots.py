@@ -181,7 +181,7 @@ def bars(
     rows = {name: parts if isinstance(parts, Mapping) else {"": parts} for name, parts in data.items()}
     totals = {name: sum(parts.values()) for name, parts in rows.items()}
     mark_name, marked_values = marks or ("", {})
-    largest = max(*totals.values(), *marked_values.values(), limit[1] if limit else 0, 0)
+    largest = max(*totals.values(), *marked_values.values(), limit[1] if limit else 0, 0) or 1
     scale = Unit.for_largest(unit, largest)
     width = largest / scale.size
     axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * width))

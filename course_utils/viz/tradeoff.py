@@ -10,7 +10,8 @@ from matplotlib.transforms import Bbox
 
 from course_utils.units import BYTE_UNITS, format_bytes, three_digits
 from course_utils.viz.labels import note
-from course_utils.viz.parts import subplots, unit_for
+from course_utils.viz.parts import unit_for
+from course_utils.viz.plots import panels
 from course_utils.viz.style import COLORS
 
 _POWERS = (("× 10¹⁵", 1e15), ("× 10¹²", 1e12), ("× 10⁹", 1e9), ("× 10⁶", 1e6), ("", 1.0))
@@ -69,11 +70,11 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
 
     The board has entries.
     """
-    entries, front = board.entries, board.entries[: board.front]
+    entries = board.entries
     unit, size = unit_for(max(entry.bytes for entry in entries), (*BYTE_UNITS, ("bytes", 1)))
     power, scale = unit_for(max(entry.operations for entry in entries), _POWERS)
     points = [(entry.bytes / size, entry.operations / scale) for entry in entries]
-    figure, axes = subplots(figsize=(7.6, 4.6), layout="constrained")
+    figure, axes = panels(height=4.6)
     faces = [COLORS["first" if index < board.front else "paper"] for index in range(len(entries))]
     axes.scatter(*zip(*points, strict=True), s=64, c=faces, edgecolors=COLORS["first"], linewidths=1.5)
     for axis, values in zip(("x", "y"), zip(*points, strict=True), strict=True):
@@ -81,19 +82,14 @@ def tradeoff_figure(board: Leaderboard) -> tuple[Figure, str]:
             axes.set(**{f"{axis}scale": "log"})
             getattr(axes, f"{axis}axis").set_major_formatter("{x:g}")
     axes.margins(0.14)
-    axes.set_xlabel(f"bytes, in {unit}: fewer is better" if size > 1 else "bytes: fewer is better")
-    axes.set_ylabel(f"operations {power}: fewer is better".replace(" :", ":"))
-    verb = "is" if board.front == 1 else "are"
-    axes.set_title(f"{board.front} of {len(entries)} {verb} on the Pareto front (filled)", loc="left")
+    title = f"On the Pareto front (filled): {board.front} of {len(entries)}"
+    axes.set(title=title, xlabel=f"fewer is better: memory in {unit}", ylabel=f"fewer is better: operations {power}")
     _write_labels(figure, axes, _labels(board, points))
-    best = [
-        f"{entry.letter} takes {format_bytes(entry.bytes)} and {format_operations(entry.operations)} operations, "
-        f"{entry.accuracy:.1f} %"
-        for entry in front
-    ]
-    beaten = ", ".join(entry.letter for entry in entries[board.front :])
-    others = f" Beaten: {beaten}." if beaten else ""
-    return figure, f"Operations over bytes of each entry, with its accuracy. On the front: {'; '.join(best)}.{others}"
+    costs = ((e.letter, format_bytes(e.bytes), format_operations(e.operations), f"{e.accuracy:.1f} %") for e in entries)
+    return (
+        figure,
+        f"{title}. Bytes, operations and accuracy, those on the front first: {'; '.join(map(', '.join, costs))}.",
+    )
 
 
 def _labels(board: Leaderboard, points: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], str]]:

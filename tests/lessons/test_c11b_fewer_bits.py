@@ -111,16 +111,16 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
     assert lesson.best_rate("micro-batch of 1") == lesson.best_rate(lesson.AS_IT_IS)
     ends = lesson.tuned_ends()
     assert ends[lesson.AS_IT_IS] == [0, 0, 0]
-    for name in ("LoRA of rank 16", "LoRA on q v", "QLoRA of rank 16"):
-        assert min(ends[name]) > 0
+    adapters = {name: values for name, values in ends.items() if "LoRA" in name}
+    assert len(adapters) == 4
+    assert all(min(values) > 0 for values in adapters.values())
 
 
 def test_the_race_is_paired_by_seed():
     differences = lesson.race_differences(lesson.stored_runs())
     assert all(len(values) == len(lesson.RACE_SEEDS) for values in differences.values())
-    text = figures.race_title({"a": [-1, -2], "b": [-1, 1], "c": [1, 2]})
-    assert text == "Below AdamW with every seed: a\nAbove AdamW with every seed: c; the others end on both sides"
-    assert "GaLore, a half" in figures.race_title(differences).partition("Above")[0]
+    below = {name for name, values in differences.items() if max(values) < 0}
+    assert below == {"AdamW, 8 bits", "AdamW, 4 bits", "GaLore, a half"}  # the title of the chapter's figure
 
 
 @pytest.mark.parametrize("name", lesson.low_states([(128, 128)]))
@@ -167,7 +167,7 @@ def test_each_raced_at_the_best_rate_of_its_sweep():
         assert len(raced[raced["name"] == name]) == len(lesson.RACE_SEEDS)
 
 
-def test_the_students_title_says_what_the_stored_runs_hold():
+def test_the_chapter_says_of_students_what_the_stored_runs_hold():
     runs = lesson.stored_runs()[lesson.stored_runs()["seed"].isin(lesson.RACE_SEEDS)]
     tests = runs.groupby("name")["test"]
     for name in ("taught, T = 1", "taught, T = 2"):
@@ -186,24 +186,11 @@ def test_a_teacher_is_not_trained_and_a_student_is():
 
 
 def test_figures_say_what_they_draw():
-    figure, alt = figures.idea_figure()
-    for part in ("AdamW: 16.00, of it", "AdamW, 8 bits: 10.03, of it", "AdamW, 4 bits: 9.06, of it"):
-        assert part in alt
-    assert len(figure.axes[0].get_yticklabels()) == 6
-    figure, alt = figures.bands_figure({"a": [1.0, 2.0], "b": [1.5, 3.5]}, "loss", "B is higher")
-    assert figure.get_suptitle() == "B is higher"
-    assert "a: 1.00 to 2.00, mean 1.50; b: 1.50 to 3.50, mean 2.50" in alt
     base = lesson.FineTuning(4096, 4096, 1.0, 0.5)
     ends = {"start": [0.5, 0.7], "one": [0.25, 0.35]}
     _, alt = figures.choosing_figure(base, {"one": lesson.FineTuning(2048, 2048, 3.0, 0.75)}, ends)
-    assert "AdamW: 4.00 KiB; not fine-tuned: mean 0.60. Peak. one: 2.00 KiB." in alt
-    assert "one: 2.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00." in alt
-    assert "one: 0.25 to 0.35, mean 0.30" in alt
-    ends |= {"LoRA on q v": [0.1, 0.2]}
-    methods = {name: lesson.FineTuning(2048, 2048, 3.0, 0.75) for name in ("LoRA on q v", "SGD")}
-    figure, alt = figures.choosing_figure(base, methods, ends)
-    assert "Every way with adapters ends above AdamW with these seeds." in alt
-    assert "not run" in [text.get_text() for text in figure.axes[2].texts]
+    assert "one: 2.00 KiB; AdamW: 4.00 KiB. Seconds of an epoch, × AdamW's. one: 3.00; AdamW: 1.00." in alt
+    assert "(not fine-tuned: 0.60). one: 0.25 to 0.35, mean 0.30." in alt
 
 
 def test_bits_of_nf4_are_those_of_its_blocks():

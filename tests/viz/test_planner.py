@@ -48,7 +48,7 @@ def test_every_model_has_a_picture_with_its_peak(model):
     toy = {"convnet": " (toy)"} | dict.fromkeys(models.FAMILIES, " (toy, smoke scale)")
     assert title(figure.axes[0]).startswith(f"{model}{toy.get(model, '')}: peak ")
     assert "← peak" in "".join(text.get_text() for text in figure.axes[0].texts)
-    assert "At the peak, " in alt
+    assert "fullest in forward: " in alt
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_controls_move_the_picture_and_the_sum(outputs, monkeypatch):
     assert (device.value, device.disabled, device.description) == ("cuda", True, "kind of device: the card's")
     expected = estimate("gpt2", Recipe("sgd", batch=8, sequence=128, device="cuda"))
     assert f": {format_bytes(expected.peak)} for a model of" in outputs[-1][0].data
-    assert "On RTX 4090: fits." in outputs[-2][0]["text/plain"]
+    assert "fits on RTX 4090." in outputs[-2][0]["text/plain"]
     card.value = NO_CARD
     assert (device.disabled, device.description) == (False, "kind of device")
     controls["ranks"].value = 1

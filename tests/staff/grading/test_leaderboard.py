@@ -174,7 +174,7 @@ def test_extreme_figures_can_be_drawn():
         records = [record(f"s{n}", question(take(first, second, second % 101))) for n, second in enumerate(extremes)]
         (board,) = boards(records)
         _, alt = tradeoff_figure(board)
-        assert alt.startswith("Operations over bytes of each entry")
+        assert alt.startswith("On the Pareto front (filled): ")
     texts = {0: "0", 999_999: "999,999", 1.25e6: "1.25 × 10⁶", 2e9: "2.00 × 10⁹", 3e16: "30.0 × 10¹⁵"}
     assert {number: format_operations(number) for number in texts} == texts
 
@@ -187,5 +187,5 @@ def test_what_lies_at_one_point_is_written_once():
     texts = [text.get_text() for text in figure.axes[0].texts]
     letters = [entry.letter for entry in board.entries]
     assert texts == [f"{', '.join(letters[:3])} and 3 more, 90.0 %", f"{letters[-1]}, 80.0 %"]
-    assert figure.axes[0].get_title(loc="left") == "6 of 7 are on the Pareto front (filled)"
-    assert alt.endswith(f"Beaten: {letters[-1]}.")
+    assert alt.startswith("On the Pareto front (filled): 6 of 7.")
+    assert f"; {letters[-1]}, 9 B, 9, 80.0 %." in alt
