@@ -132,9 +132,7 @@ def host() -> str:
             promised = format_seconds(seconds[name] * 4 * 4096) if name in seconds else ""
             rows.append([f"{width:,}", name, *_peak_and_seconds(cost), format_seconds(max(beyond, 0.0)), promised])
         del blocks, states
-    link = (
-        f"Host link {machine.host_link / 1e9:.1f} GB/s, bf16 products {machine.flop_rates['bfloat16'] / 1e12:.0f} TFLOP/s."
-    )
+    link = f"Host link {machine.host_link / 1e9:.1f} GB/s, bf16 products {machine.flop_rates['bfloat16'] / 1e12:.0f} TFLOP/s."
     head = ["width", "activations", "peak", "forward and backward", "beyond kept", "from rates"]
     return f"{link}\n\n{_table(head, rows)}"
 

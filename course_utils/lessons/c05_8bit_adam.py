@@ -125,7 +125,7 @@ LIBRARY_UPDATE = {
 def library_seconds(machine: Machine, elements: int) -> float:
     """Seconds of `LIBRARY_UPDATE` on so many values, at the machine's rates of memory."""
     works = (
-        Work("pointwise", bytes=size * elements, new=new * elements, elements=elements, reach=size * elements)
+        Work("pointwise", bytes=size * elements, new_bytes=new * elements, elements=elements, reach=size * elements)
         for size, new in LIBRARY_UPDATE.values()
     )
     return sum(map(machine.seconds, works))

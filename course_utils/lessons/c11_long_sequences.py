@@ -337,8 +337,8 @@ def host_figure(machines: Sequence[Machine], width: int, per_number: float) -> t
     """The curves of `host_curves` for each machine, and the length at which both ways take as long."""
     data = {}
     for machine in machines:
-        length = round(length_that_meets(width, machine, per_number), -3)
-        data[f"{machine.name}: equal at {length:,.0f} tokens"] = host_curves(width, machine, per_number)
+        length = float(f"{length_that_meets(width, machine, per_number):.2g}")
+        data[f"{machine.name}: equal at about {length:,.0f} tokens"] = host_curves(width, machine, per_number)
     title = "For long texts moving takes less time than computing again"
     y = "simulated time\nper token and block"
     return panels_of_lines(data, title, "tokens s", y, unit="seconds", log="x", ticks=(1024, 8192, 65_536))

@@ -145,7 +145,7 @@ def test_the_library_still_does_what_its_table_says():
     bytes_moved, new = (sum(counts) for counts in zip(*lesson.LIBRARY_UPDATE.values(), strict=True))
     copied_to_itself = 8  # θ, at the end: the watch counts it, PyTorch returns at once
     assert sum(work.bytes for work in works) / p.numel() - copied_to_itself == pytest.approx(bytes_moved, rel=0.02)
-    assert sum(work.new for work in works) / p.numel() == pytest.approx(new, rel=0.02)
+    assert sum(work.new_bytes for work in works) / p.numel() == pytest.approx(new, rel=0.02)
 
 
 def test_the_update_is_timed_on_a_tensor_that_has_state():
