@@ -151,7 +151,7 @@ def test_a_steps_seconds_are_split_into_three_kinds():
         ("aten._to_copy", Work("copy", bytes=5)),
         ("aten.add", Work("add", bytes=7)),
     ]
-    unit_machine = replace(machine("T4"), flops={"float32": 1.0}, bandwidth=1.0)
+    unit_machine = replace(machine("T4"), flop_rates={"float32": 1.0}, bandwidth=1.0)
     split = lesson.seconds_by_kind(Prediction(unit_machine, tuple(Operator(*work) for work in works)))
     assert split == {"products": 3000, "conversions": 5000, "the rest": 7000}
 

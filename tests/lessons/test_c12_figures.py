@@ -38,7 +38,7 @@ def test_an_illegal_schedule_is_not_drawn():
 
 def test_all_cuts_are_drawn_by_one_criterion():
     has = {"data": 65_536, "ZeRO-3": 4096, "tensor": 8192, "pipeline": 81_920}
-    figure, alt = figures.cuts_figure(H100.flops["bfloat16"] / 2, ["NVLink 4", "400 Gb/s"], has)
+    figure, alt = figures.cuts_figure(H100.flop_rates["bfloat16"] / 2, ["NVLink 4", "400 Gb/s"], has)
     assert "Tokens a micro-batch, at least. NVLink 4: 3,800; 400 Gb/s: 35,000." in alt
     assert alt.startswith("At 400 Gb/s, only the cuts by data and pipeline pay.")
     titles = [f"{name}: this run has {size:,} (dashed)" for name, size in has.items()]

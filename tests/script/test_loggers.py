@@ -70,7 +70,9 @@ def test_flops_are_those_of_the_operators(run):
 def test_a_rate_is_of_its_precision_and_its_device(job, tmp_path, monkeypatch):
     """The file in the run's folder is read only for what it was measured for."""
     measured = iter(range(1, 9))
-    monkeypatch.setattr(expectation, "calibrate", lambda names, **_: SimpleNamespace(flops={names[0]: next(measured)}))
+    monkeypatch.setattr(
+        expectation, "calibrate", lambda names, **_: SimpleNamespace(flop_rates={names[0]: next(measured)})
+    )
 
     def rate(precision, device):
         settings = Job(**{**job, "precision": precision, "compiled": True}, out=tmp_path)  # Nothing predicts this.

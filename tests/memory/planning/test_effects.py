@@ -35,7 +35,7 @@ def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered
 
 def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
     monkeypatch.setattr("course_utils.memory.planning.effects.CHANGES", CHANGES[2:3])
-    config = models.configuration("llama", SCALES["smoke"])
+    config = models.configuration("llama", scale=SCALES["smoke"])
     with pytest.raises(CourseError, match="'fused attention'"):
         effects(config, [Recipe(batch=1, sequence=16)], MACHINES[guide.CARD])
 
