@@ -49,14 +49,14 @@ _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torc
 def main() -> None:
     """Serve, or run one question, as the command line says."""
     if sys.argv[1] == "serve":
-        return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
+        serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
+        return
     preload()
     read, write = map(os.dup, (0, 1))
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
         converse(read, write)
-    return None
 
 
 def preload() -> None:
@@ -151,7 +151,7 @@ def _watch(child: int, lifeline: int, kind: str) -> int:
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
         while not select.select([process, lifeline], [], [], seconds)[0]:
-            if code := family.excess(**limits.LIMITS):
+            if code := family.excess(limits.LIMITS):
                 return code
         return 0
     finally:
@@ -175,18 +175,17 @@ def _exit_with(work: Callable[..., int], *arguments) -> None:
 def converse(read: int, write: int) -> None:
     """Parse the job's sources; or run its cells, then each case as it comes, until the pipe is closed."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
-    question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
-    ranks, replaces = (question.ranks, question.replaces) if question else (False, ())
-    limits.limit_process(**job["limits"])
-    if not question:
-        cells = [parse_cell(source) for source in job["sources"]]
-        plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
-        return send(write, dump(plain))
-    if ranks:
+    if "sources" in job:
+        limits.limit_process(limits.LIMITS)
+        send(write, dump(_parse_cells(job["sources"])))
+        return
+    question = pickle.loads(receive(read, _LONGEST_JOB))
+    limits.limit_process(limits.LIMITS)
+    if question.ranks:
         resource_tracker.ensure_running()  # a program, as none may be started later where something is replaced
         fork_server()
-    forbid(replaces)
-    notebook = Notebook(job, question)
+    forbid(question.replaces)
+    notebook = NotebookRun(job, question)
     own_process = os.getpid()
     notebook.run()
     _end_if_forked(own_process)
@@ -200,7 +199,12 @@ def converse(read: int, write: int) -> None:
             except EncodingError as error:
                 message = dump(_to_plain(Outcome("unsafe", text=str(error))))
             send(write, message)
-    return None
+
+
+def _parse_cells(sources: list[str]) -> list[dict]:
+    """What `parse_cell` says of each source, as plain values."""
+    cells = map(parse_cell, sources)
+    return [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
 
 
 def _end_if_forked(process: int) -> None:
@@ -214,13 +218,13 @@ def _to_plain(outcome: Outcome) -> dict:
     return texts | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
 
-class Notebook:
+class NotebookRun:
     """A learner's notebook in a shell of its own. After `run`, `outcome` says why there is no answer, or is None.
 
     `notes` are pairs of a cell's number and what stopped it, empty where it was not run.
     """
 
-    def __init__(self, job: dict, question: Question | None):
+    def __init__(self, job: dict, question: Question):
         self.job, self.question = job, question
         self.notes: list[list] = []
         self.outcome: Outcome | None = Outcome("missing")

@@ -178,7 +178,7 @@ class Lane:
         try:
             with self.open_process() as conversation, conversation.time_limit(_START_SECONDS):
                 try:
-                    conversation.ask(pickle.dumps({"sources": [], "limits": limits.LIMITS}))
+                    conversation.ask(pickle.dumps({"sources": []}))
                 except encoding.TornError:
                     raise NotStartedError(
                         f"A process of the grader could not be started{conversation.last_words()}."
