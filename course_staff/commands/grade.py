@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Grade, Record
-    from course_staff.grading.report import Results
+    from course_staff.grading.results import Results
     from course_staff.grading.worklist import Worklist
 
 PUBLIC_ONLY = "Without --seed only public cases are run, which learners know; choose a private number."
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from course_staff.grading.by_hand import FILE, correct, read_by_hand
     from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
-    from course_staff.grading.report import Results, title_of
+    from course_staff.grading.results import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
     from course_staff.grading.worklist import (
         check_place,

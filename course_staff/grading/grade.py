@@ -128,7 +128,7 @@ class Trial:
 
     cases: tuple[Case, ...]
     replies: Replies
-    result: judge.Result
+    result: judge.QuestionResult
     ran_all_cells: bool | None = None  # None where no cell was run
 
     @property
@@ -144,7 +144,7 @@ class Trial:
         ]
 
 
-_NOT_RUN = Trial((), Replies([], []), judge.Result("", (), 0, 0))
+_NOT_RUN = Trial((), Replies([], []), judge.QuestionResult("", (), 0, 0))
 
 
 @dataclass
@@ -221,7 +221,7 @@ class QuestionGrader:
         replies = ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
         return Trial(part.cases, replies, self._judge_safely(part.cases, replies.outcomes), with_all_cells)
 
-    def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
+    def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.QuestionResult:
         """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
         try:
             with _judging:

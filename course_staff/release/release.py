@@ -10,7 +10,7 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.release.case_runner import CaseRunner
 from course_staff.release.source import AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
-from course_utils.files import atomic_write, exercises_of
+from course_utils.files import exercises_of, write_text
 from course_utils.grading.fingerprints import distance_between, fingerprint
 from course_utils.grading.oracles import pack, unpack
 from course_utils.grading.question import LEVELS, Question
@@ -51,8 +51,7 @@ def renew(texts: Mapping[Path, str]) -> None:
     for path, text in texts.items():
         if path.suffix == ".json" and path.is_file():
             text = _with_stored_numbers(path, text)
-        with atomic_write(path) as draft:
-            draft.write_text(text, encoding="utf-8", newline="\n")
+        write_text(path, text)
 
 
 def _with_stored_numbers(path: Path, text: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from course_utils.desk.bets import Bet, chapter_number, load_bets
 from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
-from course_utils.files import atomic_write, chapters_in, free_name, require_writable
+from course_utils.files import chapters_in, free_name, require_writable, write_text
 from course_utils.grading.board import Board, my_progress
 from course_utils.units import bar, format_counted
 
@@ -178,8 +178,7 @@ def write_start_page(folder: Path) -> Path:
         if path.is_file() and not (base.is_file() and base.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
         for target in (base, path):
-            with atomic_write(target) as draft:
-                draft.write_text(text, encoding="utf-8", newline="\n")
+            write_text(target, text)
     return path
 
 

@@ -12,7 +12,7 @@ from course_utils.files import exercises_of
 from course_utils.grading import showing
 from course_utils.grading.definition import Definition, digest_of_cell, find_definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
-from course_utils.grading.judge import Outcome, Result, judge_answer
+from course_utils.grading.judge import Outcome, QuestionResult, judge_answer
 from course_utils.grading.loading import load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
@@ -96,7 +96,7 @@ class Checker:
             raise FailedCheckError(str(report))
         return None
 
-    def check_answer(self, question_id: str) -> tuple[Result, Report]:
+    def check_answer(self, question_id: str) -> tuple[QuestionResult, Report]:
         """The result, and the report on it, which is not shown; progress is remembered."""
         entry = self._entry(question_id)
         question = question_from(entry)
@@ -141,7 +141,7 @@ class Checker:
             return f"{failure}, {not_defined(question)} and run it again."
         return f"Not your newest answer: {failure}, so this is a verdict on the one from In [{last_cell}]."
 
-    def _remember(self, question: Question, result: Result, definition: Definition) -> dict[str, Attempts]:
+    def _remember(self, question: Question, result: QuestionResult, definition: Definition) -> dict[str, Attempts]:
         """Count the check of a written answer; returns the attempts at all questions of the set."""
         hint = question.hints.index(result.hint) + 1 if result.hint else 0
         origin = self._origin(definition) if self._shell else {}
@@ -153,7 +153,11 @@ class Checker:
         return amend(self.set_name, question.id, count)
 
     def _make_report(
-        self, question: Question, result: Result, definition: Definition | None, attempts: Mapping[str, Attempts]
+        self,
+        question: Question,
+        result: QuestionResult,
+        definition: Definition | None,
+        attempts: Mapping[str, Attempts],
     ) -> Report:
         records = {name: attempts[name] for name in attempts if name in self.entries}
         note = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""

@@ -65,7 +65,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Result:
+class QuestionResult:
     """A question's result. `diagnosis` tells a known mistake, `mistake` is its name; `public_only`: hidden cases were not run."""
 
     question: str
@@ -150,7 +150,7 @@ def judge_answer(
     *,
     public_only: bool = False,
     tries: int | None = None,
-) -> Result:
+) -> QuestionResult:
     """Judge the outcomes of `cases`: all verdicts, the points, a diagnosis and a hint.
 
     `entry` is the question's part of the released set, whose fingerprints name mistakes on the public cases. `tries` counts the
@@ -166,7 +166,7 @@ def judge_answer(
     sentence, hint = _choose_advice(question, name, entry or {}, verdicts, tries)
     earned = points(question, [result.expected for result in results], [verdict.passed for verdict in verdicts])
     sentence = shorten(sentence or recognized, _LONGEST_SENTENCE)
-    return Result(question.id, verdicts, earned, question.points, sentence, hint, public_only, name)
+    return QuestionResult(question.id, verdicts, earned, question.points, sentence, hint, public_only, name)
 
 
 def points(question: Question, expected: Sequence[Values], passed: Sequence[bool]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from course_utils.grading.judge import Result, Verdict
+from course_utils.grading.judge import QuestionResult, Verdict
 from course_utils.grading.progress import Attempts
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
@@ -61,7 +61,7 @@ class Report:
 
 
 def check_report(
-    result: Result,
+    result: QuestionResult,
     question: Question,
     note: str,
     records: Mapping[str, Attempts],
@@ -166,7 +166,7 @@ def progress_report(name: str, entries: Sequence[Mapping], records: Mapping[str,
     return Report(tuple(lines), "passed" if len(passed_ids) == len(entries) else "open")
 
 
-def _status(result: Result, record: Attempts, newer_failure: str = "") -> str:
+def _status(result: QuestionResult, record: Attempts, newer_failure: str = "") -> str:
     passed = sum(verdict.passed for verdict in result.verdicts)
     worth = format_counted(result.max_points, "point")
     if result.unanswered:

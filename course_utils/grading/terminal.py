@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.errors import CourseError
 from course_utils.grading.check import Checker, not_defined
 from course_utils.grading.definition import Definition, cell_in_words, digest_of_cell
-from course_utils.grading.judge import Result
+from course_utils.grading.judge import QuestionResult
 from course_utils.grading.loading import load_set
 from course_utils.grading.progress import recall
 from course_utils.grading.question import CASE_SECONDS, EXERCISE_LINE, Question
@@ -34,7 +34,7 @@ class FileChecker(Checker):
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
 
 
-def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Report]]:
+def check_notebook(path: Path, set_name: str) -> Iterator[tuple[QuestionResult, Report]]:
     """Run a learner's notebook from top to bottom in this process, silently; then check each question of the set.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is not a notebook, and for one

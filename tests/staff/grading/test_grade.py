@@ -13,7 +13,8 @@ from tiny_set import Q1_ANSWER, Q2_ANSWER, SEED, SET, SETUP, answer_with, best_k
 
 from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.grading.submission import Cell
 from course_staff.grading.worklist import identify
 from course_utils.cli import main

@@ -17,7 +17,8 @@ from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, sub
 
 from course_staff.grading import grade, sandbox
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.grading.worklist import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS

@@ -17,7 +17,7 @@ from sample_records import BROKEN, record
 from tiny_set import SEED, SET
 
 from course_staff.grading import limits
-from course_staff.grading.report import file_name
+from course_staff.grading.record import file_name
 from course_staff.release.source import load_solutions
 
 MOST_BYTES = 200_000  # of a page or of a record

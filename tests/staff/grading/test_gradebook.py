@@ -7,7 +7,7 @@ import pytest
 from tiny_set import SET, notebook, submission
 
 from course_staff.grading.gradebook import read_gradebook
-from course_staff.grading.report import Results
+from course_staff.grading.results import Results
 from course_utils.cli import main
 from course_utils.errors import CourseError
 

@@ -8,7 +8,8 @@ import pytest
 from tiny_set import SEED, SET, SETUP, answer_with, best_kind, notebook, points
 
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.release.source import load_solutions
 from course_utils.data.functions import FILE
 
