@@ -12,6 +12,7 @@ from course_staff.release.source import AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, write_text
 from course_utils.grading.fingerprints import distance_between, fingerprint
+from course_utils.grading.loading import MistakeEntry, ReleasedSet, SetEntry
 from course_utils.grading.oracles import pack, unpack
 from course_utils.grading.question import LEVELS, Question
 from course_utils.units import format_counted
@@ -38,7 +39,7 @@ def _agrees_with(path: Path, text: str) -> bool:
         return False
 
 
-def _open_oracles(exercise_set: dict) -> dict:
+def _open_oracles(exercise_set: ReleasedSet) -> ReleasedSet:
     """The set, changed in place: what its oracles returned is replaced by a fingerprint, which allows for rounding."""
     for entry in exercise_set.get("questions", ()):
         if "oracle" in entry:
@@ -114,7 +115,7 @@ def terms(question: Question) -> str:
     return f"*You may use everything{but}.*"
 
 
-def set_entry(authored: AuthoredQuestion) -> dict:
+def set_entry(authored: AuthoredQuestion) -> SetEntry:
     """One question as a learner's machine may know it; raises `CourseError` if it is not fit to be handed out."""
     question = authored.question
     cases = question.cases()
@@ -130,7 +131,7 @@ def set_entry(authored: AuthoredQuestion) -> dict:
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
             "cases": [case.name for case in cases],
-            "mistakes": _mistakes(authored, runner),
+            "mistakes": _describe_mistakes(authored, runner),
             **({"oracle": pack(authored.record_answers())} if authored.oracle else {}),
         }
         for fault in runner.faults(entry):
@@ -140,7 +141,7 @@ def set_entry(authored: AuthoredQuestion) -> dict:
     return entry
 
 
-def _mistakes(authored: AuthoredQuestion, runner: CaseRunner) -> dict[str, dict]:
+def _describe_mistakes(authored: AuthoredQuestion, runner: CaseRunner) -> dict[str, MistakeEntry]:
     """Every known mistake with the cases that it fails, and its fingerprints on the few cases that distinguish all mistakes and
     the solution; of a question in parts those of the parts that it fails, because other parts may be wrong, too.
     """

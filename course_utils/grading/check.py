@@ -13,7 +13,7 @@ from course_utils.grading import showing
 from course_utils.grading.definition import Definition, digest_of_cell, find_definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
 from course_utils.grading.judge import Outcome, QuestionResult, judge_answer
-from course_utils.grading.loading import load_set, question_from
+from course_utils.grading.loading import SetEntry, load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
@@ -45,7 +45,11 @@ class Checker:
     """
 
     def __init__(
-        self, set_name: str, entries: list[dict], shell: "InteractiveShell | None" = None, seconds: float = CASE_SECONDS
+        self,
+        set_name: str,
+        entries: list[SetEntry],
+        shell: "InteractiveShell | None" = None,
+        seconds: float = CASE_SECONDS,
     ):
         self.set_name = set_name
         self.seconds = seconds
@@ -183,7 +187,7 @@ class Checker:
         self._update(question, hint=max(self._attempts(question).hint, number))
         return showing.hint_report(question, number, bool(solutions_at(self.set_name)))
 
-    def _solution(self, entry: dict, wish: bool | str) -> Report:
+    def _solution(self, entry: SetEntry, wish: bool | str) -> Report:
         question = question_from(entry)
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
@@ -204,7 +208,7 @@ class Checker:
     def _update(self, question: Question, **changes) -> None:
         amend(self.set_name, question.id, lambda attempts: replace(attempts, **changes))
 
-    def _entry(self, question_id: str) -> dict:
+    def _entry(self, question_id: str) -> SetEntry:
         if question_id not in self.entries:
             raise CourseError(f"{self.set_name} has no question {question_id!r}; it has {', '.join(self.entries)}.")
         return self.entries[question_id]

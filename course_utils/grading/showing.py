@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from course_utils.grading.judge import QuestionResult, Verdict
+from course_utils.grading.loading import SetEntry
 from course_utils.grading.progress import Attempts
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
@@ -155,7 +156,7 @@ def _offer(question: Question, invitation: str) -> Line:
     return Line("fact", f'{invitation}: `check("{question.id}", {_SEEING})`.')
 
 
-def progress_report(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Report:
+def progress_report(name: str, entries: Sequence[SetEntry], records: Mapping[str, Attempts]) -> Report:
     """All questions of a set, with what is passed."""
     passed_ids = {entry["id"] for entry in entries if records.get(entry["id"], Attempts()).passed}
     lines = [Line("head", f"{name}: {len(passed_ids)} of {len(entries)} questions passed")]

@@ -11,7 +11,7 @@ from course_utils.errors import CourseError
 from course_utils.grading.check import Checker, not_defined
 from course_utils.grading.definition import Definition, cell_in_words, digest_of_cell
 from course_utils.grading.judge import QuestionResult
-from course_utils.grading.loading import load_set
+from course_utils.grading.loading import SetEntry, load_set
 from course_utils.grading.progress import recall
 from course_utils.grading.question import CASE_SECONDS, EXERCISE_LINE, Question
 from course_utils.grading.showing import Report
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FileChecker(Checker):
     """The check of a notebook that ran in this process; `stopped` has the exception's type by question whose cell stopped."""
 
-    def __init__(self, set_name: str, entries: list[dict]):
+    def __init__(self, set_name: str, entries: list[SetEntry]):
         super().__init__(set_name, entries)
         self.stopped: dict[str, str] = {}
 
