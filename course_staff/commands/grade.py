@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from course_utils.errors import CourseError
 from course_utils.units import format_counted
 
 if TYPE_CHECKING:
+    from course_staff.grading.by_hand import Corrections
     from course_staff.grading.gradebook import Gradebook
     from course_staff.grading.prepare import PreparedSet
     from course_staff.grading.record import Grade, Record
@@ -47,28 +49,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
-    from course_staff.grading.by_hand import FILE, correct, read_by_hand
+    from course_staff.grading.by_hand import correct
+    from course_staff.grading.worklist import list_other_files
+
+    plan = _plan(arguments)
+    out = plan.results.folder
+    try:
+        records = [*plan.worklist.saved, *_grade(plan, arguments.jobs)]
+    except KeyboardInterrupt:
+        print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
+        raise
+    records, ungraded = correct(records, plan.corrections)
+    others = list_other_files(plan.folder, set(plan.submissions.values()), out)
+    return _write_results(plan.results, records, others, [*plan.remarks, *ungraded], plan.gradebook)
+
+
+@dataclass(frozen=True)
+class GradingPlan:
+    """What a run of the command is to do."""
+
+    folder: Path  # of the submissions, or the only one
+    submissions: dict[str, Path]  # by student
+    exercise_set: "PreparedSet"
+    sandbox_kind: str
+    results: "Results"
+    worklist: "Worklist"
+    corrections: "Corrections"
+    gradebook: "Gradebook | None"
+    private: list[Path]  # what no submission may see
+    remarks: list[str]  # on all grades
+
+
+def _plan(arguments: argparse.Namespace) -> GradingPlan:
+    """Read and check all that could be wrong, which should not turn up after hours of grading."""
     from course_staff.grading.gradebook import read_gradebook
     from course_staff.grading.prepare import prepare
     from course_staff.grading.results import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_staff.grading.worklist import (
-        check_place,
-        check_set,
-        find_submissions,
-        identify,
-        list_other_files,
-        list_work,
-    )
+    from course_staff.grading.worklist import find_submissions
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
     name = require_one_name(arguments.set, set_names(), "exercise set")
-    gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)  # before hours of grading
+    gradebook = arguments.gradebook and read_gradebook(arguments.gradebook)
     folder = arguments.folder.resolve()
     out = _results_folder(folder, arguments.out)
-    paths = find_submissions(folder, out if out.is_relative_to(folder) else None)
-    print(f"{format_counted(len(paths), 'submission')} to {name}.", file=sys.stderr, flush=True)
+    submissions = find_submissions(folder, out if out.is_relative_to(folder) else None)
+    print(f"{format_counted(len(submissions), 'submission')} to {name}.", file=sys.stderr, flush=True)
     sandbox_kind = best_kind(arguments.trust)
     solutions = None if arguments.seed is None else arguments.solutions or _find_solutions(name)
     exercise_set = prepare(name, solutions, arguments.seed, arguments.seconds)
@@ -76,28 +103,35 @@ def run(arguments: argparse.Namespace) -> int:
     remarks += [] if exercise_set.seed is not None else [PUBLIC_ONLY]
     for remark in remarks:
         print(remark, file=sys.stderr)
-
     results = Results(out, name, title_of(name, solutions))
-    files = {student: identify(path, exercise_set, sandbox_kind) for student, path in paths.items()}
+    worklist, corrections = _find_work(arguments, submissions, exercise_set, sandbox_kind, results)
+    private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
+    return GradingPlan(
+        folder, submissions, exercise_set, sandbox_kind, results, worklist, corrections, gradebook, private, remarks
+    )
+
+
+def _find_work(
+    arguments: argparse.Namespace,
+    submissions: dict[str, Path],
+    exercise_set: "PreparedSet",
+    sandbox_kind: str,
+    results: "Results",
+) -> tuple["Worklist", "Corrections"]:
+    """What is to be graded beside the earlier results, and what the instructor wrote by hand."""
+    from course_staff.grading.by_hand import FILE, read_by_hand
+    from course_staff.grading.worklist import check_place, check_set, identify, list_work
+
+    files = {student: identify(path, exercise_set, sandbox_kind) for student, path in submissions.items()}
     earlier = results.earlier()
-    check_set(earlier, name, out)
-    if folder.is_file() and not (arguments.again or arguments.only):
+    check_set(earlier, exercise_set.name, results.folder)
+    if arguments.folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(files.items())), earlier)
     worth = {prepared.question.id: prepared.question.points for prepared in exercise_set.questions}
-    corrections = read_by_hand(out / FILE, [*{**earlier, **files}], worth)  # before hours of grading, too
+    corrections = read_by_hand(results.folder / FILE, [*{**earlier, **files}], worth)
     worklist = list_work(files, earlier, exercise_set.seed, arguments.only, arguments.again)
-    sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(files, name, out))
-    try:
-        out.mkdir(parents=True, exist_ok=True)  # what is not there yet cannot be covered
-        private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-        records = [*worklist.saved, *_grade(worklist, exercise_set, sandbox_kind, results, arguments.jobs, private)]
-    except KeyboardInterrupt:
-        print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
-        raise
-
-    records, ungraded = correct(records, corrections)
-    others = list_other_files(folder, set(paths.values()), out)
-    return _write_results(results, records, others, [*remarks, *ungraded], gradebook)
+    sys.stderr.writelines(f"{line}\n" for line in worklist.in_words(files, exercise_set.name, results.folder))
+    return worklist, corrections
 
 
 def _results_folder(folder: Path, out: Path | None) -> Path:
@@ -117,32 +151,25 @@ def _find_solutions(name: str) -> Path:
     return path
 
 
-def _grade(
-    worklist: "Worklist",
-    exercise_set: "PreparedSet",
-    sandbox_kind: str,
-    results: "Results",
-    jobs: int,
-    private: list[Path],
-) -> list["Record"]:
+def _grade(plan: GradingPlan, jobs: int) -> list["Record"]:
     """The records of what is to be graded, each written as soon as it is there."""
     from tqdm import tqdm
 
     from course_staff.grading.grade import grade_all
 
-    todo = worklist.todo
+    todo, exercise_set = plan.worklist.todo, plan.exercise_set
     records = []
     with tqdm(total=len(todo), unit="notebook", desc=exercise_set.name, file=sys.stderr, disable=not todo) as bar:
 
         def save(student: str, grade: "Grade") -> None:
             file = todo[student]
             identity = {"key": file.key, "file": file.digest, "seed": exercise_set.seed}
-            records.append(results.save(student, {**grade, **identity}))
+            records.append(plan.results.save(student, {**grade, **identity}))
             bar.update()
 
         if todo:
             paths = {student: file.path for student, file in todo.items()}
-            grade_all(paths, exercise_set, sandbox_kind, jobs, save, private)
+            grade_all(paths, exercise_set, plan.sandbox_kind, jobs, save, plan.private)
     return records
 
 
