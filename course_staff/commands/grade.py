@@ -50,26 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Grade what is not graded yet; returns 1 if the grader itself failed on a submission, or nobody is in the gradebook."""
     from course_staff.grading.by_hand import correct
-    from course_staff.grading.worklist import list_other_files
 
     plan = _plan(arguments)
-    out = plan.results.folder
     try:
         records = [*plan.worklist.saved, *_grade(plan, arguments.jobs)]
     except KeyboardInterrupt:
-        print(f"\nFinished grades are saved in {out}; the same command resumes from there.", file=sys.stderr)
+        folder = plan.results.folder
+        print(f"\nFinished grades are saved in {folder}; the same command resumes from there.", file=sys.stderr)
         raise
     records, ungraded = correct(records, plan.corrections)
-    others = list_other_files(plan.folder, set(plan.submissions.values()), out)
-    return _write_results(plan.results, records, others, [*plan.remarks, *ungraded], plan.gradebook)
+    return _write_results(plan, records, [*plan.remarks, *ungraded])
 
 
 @dataclass(frozen=True)
 class GradingPlan:
     """What a run of the command is to do."""
 
-    folder: Path  # of the submissions, or the only one
-    submissions: dict[str, Path]  # by student
     exercise_set: "PreparedSet"
     sandbox_kind: str
     results: "Results"
@@ -77,6 +73,7 @@ class GradingPlan:
     corrections: "Corrections"
     gradebook: "Gradebook | None"
     private: list[Path]  # what no submission may see
+    other_files: list[str]  # beside the submissions
     remarks: list[str]  # on all grades
 
 
@@ -86,7 +83,7 @@ def _plan(arguments: argparse.Namespace) -> GradingPlan:
     from course_staff.grading.prepare import prepare
     from course_staff.grading.results import Results, title_of
     from course_staff.grading.sandbox import SAFE, UNSAFE, best_kind
-    from course_staff.grading.worklist import find_submissions
+    from course_staff.grading.worklist import find_submissions, list_other_files
     from course_utils.files import require_one_name
     from course_utils.grading.loading import set_names
 
@@ -106,9 +103,8 @@ def _plan(arguments: argparse.Namespace) -> GradingPlan:
     results = Results(out, name, title_of(name, solutions))
     worklist, corrections = _find_work(arguments, submissions, exercise_set, sandbox_kind, results)
     private = [folder if folder.is_dir() else folder.parent, out, *([solutions.parent] if solutions else [])]
-    return GradingPlan(
-        folder, submissions, exercise_set, sandbox_kind, results, worklist, corrections, gradebook, private, remarks
-    )
+    others = list_other_files(folder, set(submissions.values()), out)
+    return GradingPlan(exercise_set, sandbox_kind, results, worklist, corrections, gradebook, private, others, remarks)
 
 
 def _find_work(
@@ -173,13 +169,12 @@ def _grade(plan: GradingPlan, jobs: int) -> list["Record"]:
     return records
 
 
-def _write_results(
-    results: "Results", records: list["Record"], others: list[str], remarks: list[str], gradebook: "Gradebook | None"
-) -> int:
+def _write_results(plan: GradingPlan, records: list["Record"], remarks: list[str]) -> int:
     """Write the class's files, and print the summary and what became of the gradebook; returns the exit code."""
     from course_staff.grading.gradebook import FILE_NAMES
 
-    print(results.finish(records, others, remarks), end="")
+    results, gradebook = plan.results, plan.gradebook
+    print(results.finish(records, plan.other_files, remarks), end="")
     sentences, is_filled = results.fill(gradebook, records) if gradebook else ([], True)
     new_file = gradebook.file_name if gradebook and is_filled else None
     hint = "" if gradebook else "; use --gradebook to update it"

@@ -9,7 +9,7 @@ import html
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -85,21 +85,17 @@ class SubmissionGrader:
         except Exception as error:
             note = _NOT_GRADED.format(type(error).__name__, error)[:_LONGEST_NOTE]
             self.starved_indices.clear()
-            self.grade = {
-                "points": 0,
-                "max_points": self.exercise_set.points,
-                "notes": [note],
-                "questions": [],
-                "failed": True,
-            }
+            self.grade = self._begin([note]) | {"failed": True}
 
     def _read(self, lane: Lane) -> None:
-        """Find the answers, and begin the grade with notes on the whole notebook."""
+        """Find the answers, and what is to be noted on the whole notebook."""
         submission = read_submission(self.path, lambda sources: parse_in_sandbox(sources, lane))
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
-        notes = [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
-        self.grade = {"points": 0, "max_points": self.exercise_set.points, "notes": notes, "questions": []}
+        self.grade = self._begin([*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)])
+
+    def _begin(self, notes: list[str]) -> Grade:
+        return {"points": 0, "max_points": self.exercise_set.points, "notes": notes, "questions": []}
 
     def _grade(self, indices: Iterable[int], lane: Lane, is_alone: bool) -> None:
         """Run the public cases of all these questions, then the hidden cases of those that may go on."""
@@ -135,13 +131,6 @@ class Trial:
     def passes(self) -> int:
         """How many of the cases passed."""
         return sum(verdict.passed for verdict in self.result.verdicts)
-
-    def case_records(self) -> list[CaseRecord]:
-        """The verdicts as a record holds them."""
-        return [
-            {"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence, "brief": v.brief}
-            for v in self.result.verdicts
-        ]
 
 
 _NOT_RUN = Trial((), Replies([], []), judge.QuestionResult("", (), 0, 0))
@@ -208,8 +197,8 @@ class QuestionGrader:
             "mistake": public.mistake,
             "diagnosis": public.diagnosis or hidden.diagnosis,
             "public_diagnosis": {"diagnosis": public.diagnosis, "hint": public.hint},
-            "public": self.public.case_records(),
-            "hidden": self.hidden.case_records(),
+            "public": [*map(asdict, public.verdicts)],
+            "hidden": [*map(asdict, hidden.verdicts)],
             "not_run": not_run,
             "notes": [*self.answer.notes, *self.public.replies.notes],
             **{name: value for name, value in optional.items() if value is not None},

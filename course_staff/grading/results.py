@@ -141,12 +141,10 @@ def table(records: list[Record]) -> str:
     for record in records:
         points = {question["id"]: question["points"] for question in record["questions"]}
         notes = " ".join(record["notes"] + [note for question in record["questions"] for note in question["notes"]])
+        total, by_question = record["points"], [points.get(name, 0) for name in ids]
         if record.get("failed"):  # nothing is known, which is not the same as no points
-            rows.append([record["student"], "", record["max_points"], *("" for _ in ids), notes])
-            continue
-        rows.append(
-            [record["student"], record["points"], record["max_points"], *(points.get(name, 0) for name in ids), notes]
-        )
+            total, by_question = "", [""] * len(ids)
+        rows.append([record["student"], total, record["max_points"], *by_question, notes])
     return csv_text(rows)
 
 

@@ -12,7 +12,7 @@ from course_staff.release.source import AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
 from course_utils.files import exercises_of, write_text
 from course_utils.grading.fingerprints import distance_between, fingerprint
-from course_utils.grading.loading import MistakeEntry, ReleasedSet, SetEntry
+from course_utils.grading.loading import MistakeEntry, SetEntry
 from course_utils.grading.oracles import pack, unpack
 from course_utils.grading.question import LEVELS, Question
 from course_utils.units import format_counted
@@ -39,7 +39,7 @@ def _agrees_with(path: Path, text: str) -> bool:
         return False
 
 
-def _open_oracles(exercise_set: ReleasedSet) -> ReleasedSet:
+def _open_oracles(exercise_set: dict) -> dict:
     """The set, changed in place: what its oracles returned is replaced by a fingerprint, which allows for rounding."""
     for entry in exercise_set.get("questions", ()):
         if "oracle" in entry:

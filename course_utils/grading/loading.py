@@ -48,15 +48,8 @@ class SetEntry(TypedDict):
     oracle: NotRequired[str]  # what a hidden oracle returned on the public cases, see `oracles.pack`
 
 
-class ReleasedSet(TypedDict):
-    """A set's JSON file."""
-
-    name: str
-    questions: list[SetEntry]
-
-
-def load_set(name: str) -> ReleasedSet:
-    """The released set called `name`, such as `03_adamw`.
+def load_set(name: str) -> dict:
+    """The released set called `name`, such as `03_adamw`; its `questions` are a list of `SetEntry`.
 
     Raises `CourseError`, listing the sets, if there is none of that name.
     """
