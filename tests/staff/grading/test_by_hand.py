@@ -92,7 +92,7 @@ def test_names_are_found_as_results_csv_has_them_whatever_they_look_like(tmp_pat
         assert by[name]["points"] == 1
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(run_command, write_class, tmp_path, capsys):
     write_class({"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
     assert run_command() == 0
