@@ -23,9 +23,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing import resource_tracker
+from typing import NoReturn
 
 from course_staff.grading import limits
 from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
@@ -110,7 +111,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
             control.close()
             os.close(lifeline)
             limits.end_with_parent()
-            _exit_with(run_question_process, read, write, folder)
+            _run_question_process(read, write, folder)
         os.close(read)
         os.close(write)
         code = _watch(child, lifeline, kind)
@@ -135,13 +136,19 @@ def empty_folder(kind: str) -> Iterator[str]:
         subprocess.run(["find", *limits.FOLDERS, "-mindepth", "1", "-delete"], check=False)
 
 
-def run_question_process(read: int, write: int, folder: str) -> int:
-    """The process of one question, from its limits to its last outcome."""
-    os.chdir(folder)
-    os.setsid()
-    limits.die_first()
-    converse(read, write)
-    return 0
+def _run_question_process(read: int, write: int, folder: str) -> NoReturn:
+    """The forked process of one question, from its limits to its end, which closes nothing that its parent had opened."""
+    code = 1
+    try:
+        os.chdir(folder)
+        os.setsid()
+        limits.die_first()
+        converse(read, write)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def _watch(child: int, lifeline: int, kind: str) -> int:
@@ -156,17 +163,6 @@ def _watch(child: int, lifeline: int, kind: str) -> int:
         return 0
     finally:
         os.close(process)
-
-
-def _exit_with(work: Callable[..., int], *arguments) -> None:
-    """End this forked process with the code that `work` returns, without closing what its parent had opened."""
-    code = 1
-    try:
-        code = work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 # ---- one question

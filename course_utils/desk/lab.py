@@ -68,8 +68,7 @@ def store_defaults(folder: Path) -> Path:
 
     Raises `CourseError` if nothing can be written there.
     """
-    remedy = "set COURSE_HOME to a folder of your own"
-    with require_writable(folder, remedy):
+    with require_writable(folder, "set COURSE_HOME to a folder of your own"):
         write_text(folder / "overrides.json", json.dumps(_DEFAULTS))
     return folder
 

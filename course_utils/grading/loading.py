@@ -18,12 +18,8 @@ class MistakeEntry(TypedDict):
 
     sentence: str
     hint: int  # the index of the hint that follows the sentence
-    prints: dict[
-        str, dict
-    ]  # by public case the fingerprint of what the mistake gives there; only cases that tell mistakes apart
-    fails: NotRequired[
-        list[str]
-    ]  # all public cases that it fails; not of a question in parts, where others may fail too
+    prints: dict[str, dict]  # the fingerprint of its values by public case, of those that tell mistakes apart
+    fails: NotRequired[list[str]]  # all public cases that it fails; absent where a question has parts
 
 
 class SetEntry(TypedDict):
