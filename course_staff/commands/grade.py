@@ -24,27 +24,18 @@ HELP = "grade a folder of notebooks in a sandbox; write a table, a page per stud
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is graded, by which set and seed, where the results go, and the limits."""
-    parser.add_argument("folder", type=Path, help="the folder with the submissions, or one notebook")
-    parser.add_argument("--set", required=True, metavar="NAME", help="the exercise set: 03_adamw, 03 or 3")
-    parser.add_argument("--seed", type=int, metavar="N", help="your private number, from which hidden cases are drawn")
-    parser.add_argument(
-        "--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="the results folder (default: next to the submissions)"
-    )
-    parser.add_argument(
-        "--gradebook", type=Path, metavar="CSV", help="a Canvas or Moodle export, to fill in with the points"
-    )
-    parser.add_argument(
-        "--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one per core)"
-    )
-    parser.add_argument("--seconds", type=seconds, default=20.0, metavar="S", help="time limit per case (default: 20)")
-    parser.add_argument("--again", action="store_true", help="regrade what an earlier run graded")
-    parser.add_argument("--only", metavar="STUDENT", help="regrade only this one, named as in the results")
-    parser.add_argument(
-        "--trust", action="store_true", help="grade without a sandbox if there is none: only for authors you trust"
-    )
+    add = parser.add_argument
+    add("folder", type=Path, help="the folder with the submissions, or one notebook")
+    add("--set", required=True, metavar="NAME", help="the exercise set: 03_adamw, 03 or 3")
+    add("--seed", type=int, metavar="N", help="your private number, from which hidden cases are drawn")
+    add("--solutions", type=Path, metavar="PATH", help="the set's notebook in solutions/ (default: found)")
+    add("--out", type=Path, metavar="FOLDER", help="the results folder (default: next to the submissions)")
+    add("--gradebook", type=Path, metavar="CSV", help="a Canvas or Moodle export, to fill in with the points")
+    add("--jobs", type=_jobs, default=cores(), metavar="N", help="how many at a time (default: one per core)")
+    add("--seconds", type=seconds, default=20.0, metavar="S", help="time limit per case (default: 20)")
+    add("--again", action="store_true", help="regrade what an earlier run graded")
+    add("--only", metavar="STUDENT", help="regrade only this one, named as in the results")
+    add("--trust", action="store_true", help="grade without a sandbox if there is none: only for authors you trust")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -22,9 +22,6 @@ class SummaryRow:
     count: int = 0  # of the answers that the text describes; 0 where nothing is counted
     students: Sequence[str] = ()  # who made the mistake that the text names
 
-    def __str__(self):
-        return f"  {self.count:4d}  {self.text}" if self.count else f"  {self.text}"
-
 
 Section = tuple[str, list[SummaryRow]]
 """A title and the rows below it."""
@@ -44,7 +41,7 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
         sections.append(("Nobody answered", unanswered))
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *list_common_mistakes(records), *oddities(records, other_files)]:
-        lines += ["", title, *map(str, rows)]
+        lines += ["", title, *(f"  {row.count:4d}  {row.text}" if row.count else f"  {row.text}" for row in rows)]
     return "\n".join(map(printable, lines)) + "\n"
 
 

@@ -52,14 +52,16 @@ def grade_all(
     with closing(LanePool([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         starved_students = []
-        for student in lanes.take(graders, lambda student, lane: graders[student].grade_safely(lane)):
+
+        def grade(student: str, lane: Lane) -> None:
+            graders[student].grade_safely(lane)
+
+        for student in lanes.take(graders, grade):
             if graders[student].starved_indices:
                 starved_students.append(student)
             else:
                 on_graded(student, graders[student].grade)
-        for student in lanes.take(
-            starved_students, lambda student, lane: graders[student].grade_safely(lane), at_once=1
-        ):
+        for student in lanes.take(starved_students, grade, at_once=1):
             on_graded(student, graders[student].grade)
 
 

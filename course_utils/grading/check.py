@@ -157,11 +157,7 @@ class Checker:
         return amend(self.set_name, question.id, count)
 
     def _make_report(
-        self,
-        question: Question,
-        result: QuestionResult,
-        definition: Definition | None,
-        attempts: Mapping[str, Attempts],
+        self, question: Question, result: QuestionResult, definition: Definition | None, attempts: dict[str, Attempts]
     ) -> Report:
         records = {name: attempts[name] for name in attempts if name in self.entries}
         note = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
