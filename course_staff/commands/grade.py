@@ -107,11 +107,10 @@ def _find_work(
 ) -> tuple["Worklist", "Corrections"]:
     """What is to be graded beside the earlier results, and what the instructor wrote by hand."""
     from course_staff.grading.by_hand import FILE, read_by_hand
-    from course_staff.grading.worklist import check_place, check_set, identify, list_work
+    from course_staff.grading.worklist import check_place, identify, list_work
 
     files = {student: identify(path, exercise_set, sandbox_kind) for student, path in submissions.items()}
     earlier = results.earlier()
-    check_set(earlier, exercise_set.name, results.folder)
     if arguments.folder.is_file() and not (arguments.again or arguments.only):
         check_place(*next(iter(files.items())), earlier)
     worth = {prepared.question.id: prepared.question.points for prepared in exercise_set.questions}

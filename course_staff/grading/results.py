@@ -52,12 +52,14 @@ class Results:
                 ignored.write_text("# Grades are private: `git add -A` must not add them.\n*\n", encoding="utf-8")
 
     def earlier(self) -> dict[str, Record]:
-        """Student to record, of all earlier runs; what cannot be read is left out."""
+        """Student to record, of all earlier runs that can be read; raises `CourseError` if one was of another set."""
         records = {}
         for path in sorted((self.folder / "records").glob("*.json")):
             with suppress(OSError, ValueError, RecursionError):
                 record = read_record(path.read_text("utf-8"))
                 records[record["student"]] = record
+        for other in {record["set"] for record in records.values()} - {self.set_name}:
+            raise CourseError(f"{self.folder} contains results of the set {other}; name another folder with --out.")
         return records
 
     def save(self, student: str, record: Record) -> Record:
