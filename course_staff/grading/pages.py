@@ -66,18 +66,16 @@ def student_page(record: Record, letter: str = "", title: str = "") -> str:
 
 def _next_steps(record: Record) -> list[tuple[str, str]]:
     """(id, advice) of the first few questions without full points: wrong answers, then those not written."""
-    lacking = [question for question in record["questions"] if question["points"] < question["max_points"]]
-    comments = {question["id"]: question["by_hand"]["comment"] for question in lacking if question.get("by_hand")}
-    answered = [
-        question for question in lacking if question["state"] in ("failed", "passed") or question["id"] in comments
-    ]
-    steps = [(question["id"], _advice(question, comments.get(question["id"], ""))) for question in answered]
-    for question in lacking:
-        if question not in answered:
+    wrong, unwritten = [], []
+    for question in [question for question in record["questions"] if question["points"] < question["max_points"]]:
+        by_hand = question.get("by_hand")
+        if question["state"] in ("failed", "passed") or by_hand:
+            wrong.append((question["id"], _advice(question, by_hand["comment"] if by_hand else "")))
+        else:
             minutes = f", {question['minutes']} minutes" if "minutes" in question else ""
             points = format_counted(question["max_points"], "point")
-            steps.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
-    return steps[:_MOST_STEPS]
+            unwritten.append((question["id"], f"Not written yet: {question['title']} ({points}{minutes})."))
+    return (wrong + unwritten)[:_MOST_STEPS]
 
 
 def _advice(question: QuestionRecord, comment: str) -> str:

@@ -171,9 +171,8 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     expected = Path(exercises_of(name)).name
     names = {set_name for cell in submission.cells for set_name in _SET.findall(cell.source)}
     if names and name not in names:
-        return (
-            f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}.",
-        )
+        note = f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}."
+        return (note,)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
         return (f"No cell has a marker # EXERCISE of {name}: is it {expected}?",)
     return ()

@@ -59,9 +59,7 @@ def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> li
     make_folder(folder)
     set_variable("COURSE_SCALE", scale)
     pictures = list(_draw_each(notebook, folder))
-    new_entries = {
-        picture.file: {"alt": picture.alt, "width": picture.width, "height": picture.height} for picture in pictures
-    }
+    new_entries = {still.file: {"alt": still.alt, "width": still.width, "height": still.height} for still in pictures}
     old_entries = read_json(folder / PICTURES_FILE) or {}
     others = {name: entry for name, entry in old_entries.items() if not _belongs_to(notebook.stem, name)}
     write_json(folder / PICTURES_FILE, dict(sorted({**others, **new_entries}.items())))
@@ -94,12 +92,8 @@ def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
             size_and_alt, name = metadata["image/png"], _file_name(notebook.stem, count)
             with atomic_write(folder / name) as draft:
                 image.save(draft, "webp", lossless=True, method=6)
-            yield Picture(
-                name,
-                **size_and_alt,
-                height=round(size_and_alt["width"] * image.height / image.width),
-                label=setting.label,
-            )
+            height = round(size_and_alt["width"] * image.height / image.width)
+            yield Picture(name, **size_and_alt, height=height, label=setting.label)
 
 
 def _control_values(play: Play, setting: Setting) -> dict:
@@ -107,13 +101,11 @@ def _control_values(play: Play, setting: Setting) -> dict:
     from course_staff.demos.controls import press
     from course_utils.viz.controls import leaves
 
-    leaves_with_values = [
-        leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")
-    ]
-    before = [leaf.value for leaf in leaves_with_values]
+    with_values = [leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")]
+    before = [leaf.value for leaf in with_values]
     try:
         press(setting.values, play.controls)
         return {name: control.value for name, control in play.controls.items()}
     finally:
-        for leaf, value in zip(leaves_with_values, before, strict=True):
+        for leaf, value in zip(with_values, before, strict=True):
             leaf.value = value
