@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
+from course_staff.documents.readme import PICTURES, colab_place, files_place, picture_text, with_address
 from course_staff.site import cost_tables
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
