@@ -34,6 +34,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Write `text` in UTF-8, whole or not at all, with the same line ends on every system; raises as `atomic_write` does."""
+    with atomic_write(path) as draft:
+        draft.write_text(text, encoding="utf-8", errors=errors, newline="\n")
+
+
 @contextmanager
 def require_writable(path: Path, remedy: str) -> Iterator[None]:
     """Turn an `OSError` of writing to `path` inside into a `CourseError` that ends with the `remedy`."""

@@ -19,12 +19,12 @@ from nbformat import write
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from benchmarks.questions import answer
-from course_staff.notebooks import one_step, readme
+from course_staff.documents import one_step, readme
+from course_staff.documents.ledger_picture import ledger_figure
+from course_staff.documents.one_step import one_step_figure, take_one_step
 from course_staff.notebooks.address import repository_address
 from course_staff.notebooks.files import read_notebook
-from course_staff.notebooks.ledger_picture import ledger_figure
 from course_staff.notebooks.markdown import headings
-from course_staff.notebooks.one_step import one_step_figure, take_one_step
 from course_staff.notebooks.stored import shown_text, shows, store_rows, stored_rows
 from course_utils import cli, models
 from course_utils.desk.ledger import Ledger, record

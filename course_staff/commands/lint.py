@@ -71,9 +71,9 @@ def _check_demos(place: Place, stems: list[str]) -> list[str]:
 
 def _check_documents_and_code(place: Place, with_counts: bool) -> list[str]:
     """Vague names, dead links, and too little shown of the code by hand; the shares are printed."""
+    from course_staff.documents.naming import vague_names
     from course_staff.notebooks.anatomy import Violation
     from course_staff.notebooks.links import dead_links, documents_in, prose
-    from course_staff.notebooks.naming import vague_names
     from course_staff.notebooks.shown import SHOWN_AT_LEAST, share, shown_lines
 
     violations = list(vague_names(place.root))

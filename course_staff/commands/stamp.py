@@ -19,10 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stamp whatever of this the checkout has, and say which files changed."""
-    from course_staff.notebooks import readme, setup_cell, successor
+    from course_staff.documents import readme
+    from course_staff.documents.weekend import PAGE, stamp_lines
+    from course_staff.notebooks import setup_cell, successor
     from course_staff.notebooks.address import repository_address, set_address, stamp_citation
     from course_staff.notebooks.glossary import GLOSSARY, read_glossary, stamp_links
-    from course_staff.notebooks.weekend import PAGE, stamp_lines
 
     root = find_place().root
     if arguments.repository is not None:

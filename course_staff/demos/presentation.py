@@ -10,9 +10,8 @@ from course_staff.demos.needs import cells_by_step
 from course_staff.demos.script import Demo
 from course_staff.notebooks.clean import KERNELSPEC
 
-_CALL_STAGE = (
-    "from course_staff.demos import stage as _demo_stage\n\n_demo_stage."  # `stage` is a name that chapters use
-)
+# `stage` is a name that chapters use.
+_CALL_STAGE = "from course_staff.demos import stage as _demo_stage\n\n_demo_stage."
 
 
 def presentation(demo: Demo) -> NotebookNode:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from course_staff.grading import encoding, limits
+from course_staff.grading import encoding
 from course_staff.grading.sandbox import Conversation, Lane, NotStartedError, SandboxError
 from course_staff.grading.submission import Cell, ParsedCell
 from course_utils.grading import judge
@@ -38,7 +38,7 @@ def parse_in_sandbox(sources: list[str], lane: Lane) -> list[ParsedCell]:
     """What a process in the sandbox parsed each cell as; the defaults of `ParsedCell` if the parser takes too long."""
     try:
         with lane.open_process() as conversation, conversation.time_limit(PARSE_SECONDS):
-            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources, "limits": limits.LIMITS})))
+            descriptions = encoding.load(conversation.ask(pickle.dumps({"sources": sources})))
         return [_read_parsed(description) for description, _ in zip(descriptions, sources, strict=True)]
     except NotStartedError:
         raise
@@ -64,7 +64,6 @@ def ask(
         "seconds": seconds,
         "cell_seconds": CELL_SECONDS,
         "cells_seconds": CELLS_SECONDS,
-        "limits": limits.LIMITS,
     }
     for is_last_attempt in (False, True):
         try:

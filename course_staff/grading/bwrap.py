@@ -19,7 +19,7 @@ def bwrap_command(program: Iterable[str], private: Iterable[Path] = ()) -> list[
     The program has no network, no other processes and no rights. It can read Python, its packages and the course, and
     write to small empty folders.
     """
-    size = str(limits.LIMITS["folder"])
+    size = str(limits.LIMITS.folder_bytes)
     visible = _visible({*map(Path.resolve, private), *_own_secrets()})
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),

@@ -23,8 +23,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
+from typing import NoReturn
 
 from course_staff.grading import limits
 from course_staff.grading.encoding import LONGEST_TEXT, EncodingError, TornError, dump, receive, send
@@ -48,14 +49,14 @@ _OFTEN_IMPORTED = ("numpy", "psutil", "course_utils.viz", "torch._dynamo", "torc
 def main() -> None:
     """Serve, or run one question, as the command line says."""
     if sys.argv[1] == "serve":
-        return serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
+        serve(socket.socket(fileno=int(sys.argv[2])), kind=sys.argv[3])
+        return
     preload()
     read, write = map(os.dup, (0, 1))
     silence()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
         converse(read, write)
-    return None
 
 
 def preload() -> None:
@@ -108,7 +109,7 @@ def run_watched(control: socket.socket, read: int, write: int, lifeline: int, ki
             control.close()
             os.close(lifeline)
             limits.end_with_parent()
-            _exit_with(run_question_process, read, write, folder)
+            _run_question_process(read, write, folder)
         os.close(read)
         os.close(write)
         code = _watch(child, lifeline, kind)
@@ -133,13 +134,19 @@ def empty_folder(kind: str) -> Iterator[str]:
         subprocess.run(["find", *limits.FOLDERS, "-mindepth", "1", "-delete"], check=False)
 
 
-def run_question_process(read: int, write: int, folder: str) -> int:
-    """The process of one question, from its limits to its last outcome."""
-    os.chdir(folder)
-    os.setsid()
-    limits.die_first()
-    converse(read, write)
-    return 0
+def _run_question_process(read: int, write: int, folder: str) -> NoReturn:
+    """The forked process of one question, from its limits to its end, which closes nothing that its parent had opened."""
+    code = 1
+    try:
+        os.chdir(folder)
+        os.setsid()
+        limits.die_first()
+        converse(read, write)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def _watch(child: int, lifeline: int, kind: str) -> int:
@@ -149,22 +156,11 @@ def _watch(child: int, lifeline: int, kind: str) -> int:
     seconds = 0.1 if kind in SAFE else 1.0  # outside of a sandbox it looks through all processes of the machine
     try:
         while not select.select([process, lifeline], [], [], seconds)[0]:
-            if code := family.excess(**limits.LIMITS):
+            if code := family.excess(limits.LIMITS):
                 return code
         return 0
     finally:
         os.close(process)
-
-
-def _exit_with(work: Callable[..., int], *arguments) -> None:
-    """End this forked process with the code that `work` returns, without closing what its parent had opened."""
-    code = 1
-    try:
-        code = work(*arguments)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 # ---- one question
@@ -173,20 +169,19 @@ def _exit_with(work: Callable[..., int], *arguments) -> None:
 def converse(read: int, write: int) -> None:
     """Parse the job's sources; or run its cells, then each case as it comes, until the pipe is closed."""
     job = pickle.loads(receive(read, _LONGEST_JOB))
-    question = None if "sources" in job else pickle.loads(receive(read, _LONGEST_JOB))
-    limits.limit_process(**job["limits"])
-    if not question:
-        cells = [parse_cell(source) for source in job["sources"]]
-        plain = [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
-        return send(write, dump(plain))
+    if "sources" in job:
+        limits.limit_process(limits.LIMITS)
+        send(write, dump(_parse_cells(job["sources"])))
+        return
+    question = pickle.loads(receive(read, _LONGEST_JOB))
+    limits.limit_process(limits.LIMITS)
     if question.ranks:
         fork_server()
     with disable(question.replaces):  # in its cells, too
-        _answer_cases(Notebook(job, question), read, write)
-    return None
+        _answer_cases(NotebookRun(job, question), read, write)
 
 
-def _answer_cases(notebook: "Notebook", read: int, write: int) -> None:
+def _answer_cases(notebook: "NotebookRun", read: int, write: int) -> None:
     own_process = os.getpid()
     notebook.run()
     _end_if_forked(own_process)
@@ -202,6 +197,12 @@ def _answer_cases(notebook: "Notebook", read: int, write: int) -> None:
             send(write, message)
 
 
+def _parse_cells(sources: list[str]) -> list[dict]:
+    """What `parse_cell` says of each source, as plain values."""
+    cells = map(parse_cell, sources)
+    return [{k: v if type(v) is bool else sorted(v) for k, v in vars(cell).items()} for cell in cells]
+
+
 def _end_if_forked(process: int) -> None:
     """End this process if an answer has forked it: only the process that was asked may reply."""
     if os.getpid() != process:
@@ -213,13 +214,13 @@ def _to_plain(outcome: Outcome) -> dict:
     return texts | {"values": outcome.values, "mutated": list(outcome.mutated)}
 
 
-class Notebook:
+class NotebookRun:
     """A learner's notebook in a shell of its own. After `run`, `outcome` says why there is no answer, or is None.
 
     `notes` are pairs of a cell's number and what stopped it, empty where it was not run.
     """
 
-    def __init__(self, job: dict, question: Question | None):
+    def __init__(self, job: dict, question: Question):
         self.job, self.question = job, question
         self.notes: list[list] = []
         self.outcome: Outcome | None = Outcome("missing")

@@ -14,13 +14,26 @@ _ROWS_SHOWN = 10
 _EMPTY = OUTCOME_KINDS["untouched"], OUTCOME_KINDS["missing"]
 
 
+@dataclass(frozen=True)
+class SummaryRow:
+    """A line of the summary."""
+
+    text: str
+    count: int = 0  # of the answers that the text describes; 0 where nothing is counted
+    students: Sequence[str] = ()  # who made the mistake that the text names
+
+
+Section = tuple[str, list[SummaryRow]]
+"""A title and the rows below it."""
+
+
 def summary(records: list[Record], set_name: str, other_files: list[str], remarks: Sequence[str] = ()) -> str:
     """The class in plain text: points, how each question was answered, the commonest named mistakes, what was odd."""
     questions = summarize_questions(records)
     wrong = [question for question in questions if question.has_wrong_answers]
     others = [question for question in questions if not question.has_wrong_answers]
-    right = [(0, f"{question.title}: {question.in_words()}") for question in others if question.passed]
-    unanswered = [(0, f"{question.title}: {question.in_words()}") for question in others if not question.passed]
+    right = [question.in_one_row() for question in others if question.passed]
+    unanswered = [question.in_one_row() for question in others if not question.passed]
     sections = [(f"{q.title}: {q.passed} of {q.answers} passed", q.outcomes) for q in wrong]
     if right:
         sections.append(("No wrong answers on the others" if wrong else "No wrong answers", right))
@@ -28,7 +41,7 @@ def summary(records: list[Record], set_name: str, other_files: list[str], remark
         sections.append(("Nobody answered", unanswered))
     lines = [head(records, set_name), *remarks]
     for title, rows in [*sections, *list_common_mistakes(records), *oddities(records, other_files)]:
-        lines += ["", title, *(f"  {count:4d}  {text}" if count else f"  {text}" for count, text, *_ in rows)]
+        lines += ["", title, *(f"  {row.count:4d}  {row.text}" if row.count else f"  {row.text}" for row in rows)]
     return "\n".join(map(printable, lines)) + "\n"
 
 
@@ -51,17 +64,17 @@ class QuestionSummary:
     level: str
     answers: int
     passed: int
-    outcomes: list[tuple[int, str]]
+    outcomes: list[SummaryRow]
 
     @property
     def has_wrong_answers(self) -> bool:
         """Whether anybody's answer was wrong, and not just missing."""
-        return any(outcome not in _EMPTY for _, outcome in self.outcomes)
+        return any(outcome.text not in _EMPTY for outcome in self.outcomes)
 
-    def in_words(self) -> str:
-        """`'12 of 19 passed, 7 not written'`"""
-        outcomes = (f"{count} {outcome}" for count, outcome in self.outcomes)
-        return ", ".join([f"{self.passed} of {self.answers} passed", *outcomes])
+    def in_one_row(self) -> SummaryRow:
+        """`q1 · Momentum: 12 of 19 passed, 7 not written`"""
+        outcomes = (f"{outcome.count} {outcome.text}" for outcome in self.outcomes)
+        return SummaryRow(f"{self.title}: {', '.join([f'{self.passed} of {self.answers} passed', *outcomes])}")
 
 
 def summarize_questions(records: Sequence[Record]) -> list[QuestionSummary]:
@@ -81,24 +94,23 @@ def _summarize(name: str, questions: Sequence[QuestionRecord]) -> QuestionSummar
         level=LEVELS.get(questions[0].get("difficulty"), ""),
         answers=len(questions),
         passed=counts.pop("passed", 0),
-        outcomes=[(count, outcome) for outcome, count in counts.most_common()],
+        outcomes=[SummaryRow(outcome, count) for outcome, count in counts.most_common()],
     )
 
 
-def oddities(records: list[Record], others: list[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Titles, each with rows of 0 and a text: notes, answers to look at, equal files, and `others`, which are no notebooks;
-    sections without rows are left out."""
+def oddities(records: list[Record], others: list[str]) -> list[Section]:
+    """Notes, answers to look at, equal files, and `others`, which are no notebooks; sections without rows are left out."""
     odd = "they ended their process or returned something that cannot be judged"
     rows_by_title = {
-        "Notes": [(0, f"{record['student']}: {note}") for record in records for note in record["notes"]],
+        "Notes": [SummaryRow(f"{record['student']}: {note}") for record in records for note in record["notes"]],
         f"Answers to look at: {odd}": _list_suspicious_answers(records),
-        "Identical files": _copies(records),
-        "Ignored, because they are not notebooks": [(0, name) for name in others],
+        "Identical files": _list_equal_files(records),
+        "Ignored, because they are not notebooks": [SummaryRow(name) for name in others],
     }
     return [(title, rows) for title, rows in rows_by_title.items() if rows]
 
 
-def _list_suspicious_answers(records: list[Record]) -> list[tuple[int, str]]:
+def _list_suspicious_answers(records: list[Record]) -> list[SummaryRow]:
     """Students, each with the questions whose answer ended in a way that honest ones seldom do."""
     ids_of: dict[str, list[str]] = {}
     for record in records:
@@ -106,15 +118,15 @@ def _list_suspicious_answers(records: list[Record]) -> list[tuple[int, str]]:
             verdicts = [*question.get("public", ()), *question.get("hidden", ())]
             if any(verdict["kind"] in ("died", "unsafe") for verdict in verdicts if not verdict["passed"]):
                 ids_of.setdefault(record["student"], []).append(question["id"])
-    return [(0, f"{student}: {', '.join(ids)}") for student, ids in ids_of.items()]
+    return [SummaryRow(f"{student}: {', '.join(ids)}") for student, ids in ids_of.items()]
 
 
-def _copies(records: list[Record]) -> list[tuple[int, str]]:
+def _list_equal_files(records: list[Record]) -> list[SummaryRow]:
     """Students whose files are the same to the byte."""
     students: dict[str, list[str]] = {}
     for record in records:
         students.setdefault(record["file"], []).append(record["student"])
-    return [(0, ", ".join(names)) for names in students.values() if len(names) > 1]
+    return [SummaryRow(", ".join(names)) for names in students.values() if len(names) > 1]
 
 
 def _outcome_in_words(question: QuestionRecord) -> str:
@@ -125,9 +137,9 @@ def _outcome_in_words(question: QuestionRecord) -> str:
     return (question["diagnosis"] or OUTCOME_KINDS[first["kind"]]) + only
 
 
-def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]:
-    """The named mistakes of more than one submission, each with its count and its students, the commonest first, then in the
-    questions' order; the title says how many are left out. There is no section if no mistake was named."""
+def list_common_mistakes(records: list[Record]) -> list[Section]:
+    """The named mistakes of more than one submission, the commonest first, then in the questions' order; the title says how many
+    are left out. There is no section if no mistake was named."""
     students_by_mistake: dict[tuple[int, str], list[str]] = {}
     for record in records:
         for number, question in enumerate(record["questions"]):
@@ -138,7 +150,7 @@ def list_common_mistakes(records: list[Record]) -> list[tuple[str, list[tuple]]]
         return []
     shared = sorted((-len(names), *mistake, names) for mistake, names in students_by_mistake.items() if len(names) > 1)
     if not shared:
-        return [("Most common mistakes", [(0, "Each was made once; see the questions above.")])]
+        return [("Most common mistakes", [SummaryRow("Each was made once; see the questions above.")])]
     cut = f", the first {_ROWS_SHOWN}" if len(shared) > _ROWS_SHOWN else ""
     title = f"Most common mistakes: {len(shared)} of {len(students_by_mistake)} were made more than once{cut}"
-    return [(title, [(-count, name, students) for count, _, name, students in shared[:_ROWS_SHOWN]])]
+    return [(title, [SummaryRow(text, len(students), students) for _, _, text, students in shared[:_ROWS_SHOWN]])]

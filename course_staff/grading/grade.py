@@ -7,9 +7,9 @@ that ran out of time, and computed for less than half of it, is run once more wh
 
 import html
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 
@@ -52,14 +52,16 @@ def grade_all(
     with closing(LanePool([Lane(sandbox_kind, hidden) for _ in range(min(jobs, len(submissions)))])) as lanes:
         lanes.try_out()
         starved_students = []
-        for student in lanes.take(graders, lambda student, lane: graders[student].grade_safely(lane)):
+
+        def grade(student: str, lane: Lane) -> None:
+            graders[student].grade_safely(lane)
+
+        for student in lanes.take(graders, grade):
             if graders[student].starved_indices:
                 starved_students.append(student)
             else:
                 on_graded(student, graders[student].grade)
-        for student in lanes.take(
-            starved_students, lambda student, lane: graders[student].grade_safely(lane), at_once=1
-        ):
+        for student in lanes.take(starved_students, grade, at_once=1):
             on_graded(student, graders[student].grade)
 
 
@@ -85,21 +87,17 @@ class SubmissionGrader:
         except Exception as error:
             note = _NOT_GRADED.format(type(error).__name__, error)[:_LONGEST_NOTE]
             self.starved_indices.clear()
-            self.grade = {
-                "points": 0,
-                "max_points": self.exercise_set.points,
-                "notes": [note],
-                "questions": [],
-                "failed": True,
-            }
+            self.grade = self._begin([note]) | {"failed": True}
 
     def _read(self, lane: Lane) -> None:
-        """Find the answers, and begin the grade with notes on the whole notebook."""
+        """Find the answers, and what is to be noted on the whole notebook."""
         submission = read_submission(self.path, lambda sources: parse_in_sandbox(sources, lane))
         self._answers = [answer_to(submission, prepared.entry) for prepared in self.exercise_set.questions]
         ids = [prepared.question.id for prepared in self.exercise_set.questions]
-        notes = [*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)]
-        self.grade = {"points": 0, "max_points": self.exercise_set.points, "notes": notes, "questions": []}
+        self.grade = self._begin([*submission.notes, *notes_on_set(submission, self.exercise_set.name, ids)])
+
+    def _begin(self, notes: list[str]) -> Grade:
+        return {"points": 0, "max_points": self.exercise_set.points, "notes": notes, "questions": []}
 
     def _grade(self, indices: Iterable[int], lane: Lane, is_alone: bool) -> None:
         """Run the public cases of all these questions, then the hidden cases of those that may go on."""
@@ -108,43 +106,41 @@ class SubmissionGrader:
             index: QuestionGrader(all_prepared[index], self._answers[index], lane, self.exercise_set.seconds, is_alone)
             for index in indices
         }
-        question_records = dict(enumerate(self.grade["questions"]))
-        for index, grader in graders.items():
-            question_records[index] = grader.grade_public()
-        for index, grader in graders.items():
-            if not grader.needs_rerun and grader.may_go_on(question_records[index]):
-                grader.grade_hidden(question_records[index])
-        self.grade["questions"] = [*question_records.values()]
+        for grader in graders.values():
+            grader.run_public()
+        for grader in graders.values():
+            if not grader.needs_rerun and grader.may_go_on():
+                grader.run_hidden()
         self.starved_indices = {index for index, grader in graders.items() if grader.needs_rerun}
-        self._add_points()
+        question_records = dict(enumerate(self.grade["questions"]))
+        question_records |= {index: grader.record() for index, grader in graders.items()}
+        self.grade["questions"] = [*question_records.values()]
+        self.grade["points"] = sum(question_record["points"] for question_record in question_records.values())
         if len(html.escape(json.dumps(self.grade))) > _LONGEST_RECORD:
-            self._drop_sentences()
+            self.grade["questions"] = [*map(_drop_sentences, question_records.values())]
 
-    def _add_points(self) -> None:
-        for prepared, question_record in zip(self.exercise_set.questions, self.grade["questions"], strict=True):
-            passed = [verdict["passed"] for verdict in question_record["public"] + question_record["hidden"]]
-            cases = prepared.public.cases + prepared.hidden.cases
-            question_record["not_run"] = len(cases) - len(passed)
-            expected = [prepared.question.expected(case.inputs) for case in cases]
-            question_record["points"] = judge.points(
-                prepared.question, expected, passed + [False] * question_record["not_run"]
-            )
-        self.grade["points"] = sum(question_record["points"] for question_record in self.grade["questions"])
 
-    def _drop_sentences(self) -> None:
-        for question_record in self.grade["questions"]:
-            question_record |= {
-                "notes": [],
-                "diagnosis": "",
-                "public_diagnosis": {**question_record["public_diagnosis"], "diagnosis": ""},
-            }
-            for verdict in question_record["public"] + question_record["hidden"]:
-                verdict["sentence"] = verdict["sentence"] and "What it returned is too long to show."
+@dataclass(frozen=True)
+class Trial:
+    """An answer's run on some of the cases, and the judge's result."""
+
+    cases: tuple[Case, ...]
+    replies: Replies
+    result: judge.QuestionResult
+    ran_all_cells: bool | None = None  # None where no cell was run
+
+    @property
+    def passes(self) -> int:
+        """How many of the cases passed."""
+        return sum(verdict.passed for verdict in self.result.verdicts)
+
+
+_NOT_RUN = Trial((), Replies([], []), judge.QuestionResult("", (), 0, 0))
 
 
 @dataclass
 class QuestionGrader:
-    """A question and its answer, run in `lane` with `seconds` for a usual case."""
+    """A question and its answer, run in `lane` with `seconds` for a usual case; `record` says what came of it."""
 
     prepared: PreparedQuestion
     answer: Answer
@@ -152,75 +148,71 @@ class QuestionGrader:
     seconds: float
     is_alone: bool  # in the only lane in use, with more time
     needs_rerun: bool = False  # because it was starved, and not alone
+    public: Trial = _NOT_RUN
+    hidden: Trial = _NOT_RUN
 
-    def grade_public(self) -> QuestionRecord:
-        """The question's record after its public cases."""
+    def run_public(self) -> None:
+        """Run the public cases; where one fails, all again, with every cell that answers no question."""
+        cases = self.prepared.public.cases
         if self.answer.state != "written":
-            outcomes = [Outcome(self.answer.state)] * len(self.prepared.public.cases)
-            return self._record_public(outcomes, list(self.answer.notes))
-        question_record, starved = self._ask_public(with_all_cells=False)
-        ended = {verdict["kind"] for verdict in question_record["public"]} & {*ENDLESS, "died"}
-        if question_record["state"] != "passed" and self.answer.all_cells != self.answer.cells and not ended:
-            other, other_starved = self._ask_public(with_all_cells=True)
-            if _passes(other["public"]) > _passes(question_record["public"]):  # it rests on what the parser did not see
-                question_record, starved = other, other_starved
-        self.needs_rerun = starved and not self.is_alone
-        return question_record
+            outcomes = [Outcome(self.answer.state)] * len(cases)
+            self.public = Trial(cases, Replies(outcomes, []), self._judge_safely(cases, outcomes))
+            return
+        self.public = self._try_cases(self.prepared.public)
+        ended = {verdict.kind for verdict in self.public.result.verdicts} & {*ENDLESS, "died"}
+        if not self.public.result.passed and self.answer.all_cells != self.answer.cells and not ended:
+            other = self._try_cases(self.prepared.public, with_all_cells=True)
+            if other.passes > self.public.passes:  # it rests on what the parser did not see
+                self.public = other
+        self.needs_rerun = self.public.replies.starved and not self.is_alone
 
-    def may_go_on(self, question_record: QuestionRecord) -> bool:
+    def may_go_on(self) -> bool:
         """Whether the hidden cases are to be run, after the public ones."""
-        passed = _passes(question_record["public"])
-        is_enough = question_record["in_parts"] or passed == len(self.prepared.public.cases)
-        return passed and is_enough and bool(self.prepared.hidden.cases)
+        is_enough = self.prepared.question.parts or self.public.passes == len(self.prepared.public.cases)
+        return self.public.passes > 0 and is_enough and bool(self.prepared.hidden.cases)
 
-    def grade_hidden(self, question_record: QuestionRecord) -> None:
-        """Put the hidden cases into the record."""
-        cases = self.prepared.hidden.cases
-        replies = self._ask(self.prepared.hidden, question_record["ran_all_cells"])
-        self.needs_rerun = replies.starved and not self.is_alone
-        result = self._judge_safely(cases, replies.outcomes)
-        question_record["hidden"] = _case_records(result)
-        self._add_figures(question_record, cases, replies.outcomes, question_record["hidden"])
-        question_record["diagnosis"] = question_record["diagnosis"] or result.diagnosis
-        question_record["state"] = "passed" if question_record["state"] == "passed" and result.passed else "failed"
+    def run_hidden(self) -> None:
+        """Run the hidden cases after the same cells."""
+        self.hidden = self._try_cases(self.prepared.hidden, self.public.ran_all_cells)
+        self.needs_rerun = self.hidden.replies.starved and not self.is_alone
 
-    def _ask_public(self, with_all_cells: bool) -> tuple[QuestionRecord, bool]:
-        replies = self._ask(self.prepared.public, with_all_cells)
-        question_record = self._record_public(replies.outcomes, [*self.answer.notes, *replies.notes])
-        return question_record | {"ran_all_cells": with_all_cells}, replies.starved
-
-    def _ask(self, part: PreparedCases, with_all_cells: bool) -> Replies:
-        cells = self.answer.all_cells if with_all_cells else self.answer.cells
-        seconds = (_RERUN_TIME_FACTOR if self.is_alone else 1) * self.prepared.question.case_seconds(self.seconds)
-        return ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
-
-    def _record_public(self, outcomes: list[Outcome], notes: list[str]) -> QuestionRecord:
-        question = self.prepared.question
-        result = self._judge_safely(self.prepared.public.cases, outcomes)
-        kinds = {verdict.kind for verdict in result.verdicts}
+    def record(self) -> QuestionRecord:
+        """The record of what was run; cases that were not run earn nothing."""
+        question, public, hidden = self.prepared.question, self.public.result, self.hidden.result
+        passed = [verdict.passed for verdict in public.verdicts + hidden.verdicts]
+        cases = self.prepared.public.cases + self.prepared.hidden.cases
+        not_run = len(cases) - len(passed)
+        expected = [question.expected(case.inputs) for case in cases]
+        kinds = {verdict.kind for verdict in public.verdicts}
         failure = next((kind for kind in ("untouched", "missing") if kinds == {kind}), "failed")
-        question_record = {
+        optional = {"ran_all_cells": self.public.ran_all_cells, "figures": self._find_worst_figures()}
+        return {
             "id": question.id,
             "title": question.title,
-            "points": 0,  # `SubmissionGrader` counts these, and the cases that were not run
-            "max_points": result.max_points,
+            "points": judge.points(question, expected, passed + [False] * not_run),
+            "max_points": question.points,
             "in_parts": question.parts,
             "is_test": question.share is not None,
             "difficulty": question.difficulty,
             "minutes": question.minutes,
-            "state": "passed" if result.passed else failure,
-            "mistake": result.mistake,
-            "diagnosis": result.diagnosis,
-            "public_diagnosis": {"diagnosis": result.diagnosis, "hint": result.hint},
-            "public": _case_records(result),
-            "hidden": [],
-            "not_run": 0,
-            "notes": notes,
+            "state": "passed" if public.passed and hidden.passed else failure,
+            "mistake": public.mistake,
+            "diagnosis": public.diagnosis or hidden.diagnosis,
+            "public_diagnosis": {"diagnosis": public.diagnosis, "hint": public.hint},
+            "public": [*map(asdict, public.verdicts)],
+            "hidden": [*map(asdict, hidden.verdicts)],
+            "not_run": not_run,
+            "notes": [*self.answer.notes, *self.public.replies.notes],
+            **{name: value for name, value in optional.items() if value is not None},
         }
-        self._add_figures(question_record, self.prepared.public.cases, outcomes, question_record["public"])
-        return question_record
 
-    def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.Result:
+    def _try_cases(self, part: PreparedCases, with_all_cells: bool = False) -> Trial:
+        cells = self.answer.all_cells if with_all_cells else self.answer.cells
+        seconds = (_RERUN_TIME_FACTOR if self.is_alone else 1) * self.prepared.question.case_seconds(self.seconds)
+        replies = ask(cells, self.prepared.pickled, part.inputs, seconds, self.lane)
+        return Trial(part.cases, replies, self._judge_safely(part.cases, replies.outcomes), with_all_cells)
+
+    def _judge_safely(self, cases: tuple[Case, ...], outcomes: list[Outcome]) -> judge.QuestionResult:
         """The result on some of the cases; a fault of the judge costs this question's points, and no other's."""
         try:
             with _judging:
@@ -229,33 +221,29 @@ class QuestionGrader:
             faults = [Outcome("unsafe", text=_NOT_JUDGED.format(type(error).__name__))] * len(cases)
             return judge.judge_answer(self.prepared.question, cases, faults, self.prepared.entry, tries=2)
 
-    def _add_figures(
-        self,
-        question_record: QuestionRecord,
-        cases: Sequence[Case],
-        outcomes: list[Outcome],
-        verdicts: list[CaseRecord],
-    ) -> None:
-        """Put into the record the worst of its figures and of those of the cases that passed, if there are any."""
+    def _find_worst_figures(self) -> dict[str, float] | None:
+        """Of each figure the worst among the cases that passed; None if there are no figures."""
         question = self.prepared.question
-        figures = [question_record["figures"]] if question_record.get("figures") else []
-        for case, outcome, verdict in zip(cases, outcomes, verdicts, strict=True):
-            if question.figures and verdict["passed"]:
-                with suppress(Exception), _judging:  # values of another form than the question's own
-                    figures.append(question.figures(question.expected(case.inputs), outcome.values))
+        figures = []
+        for trial in (self.public, self.hidden):
+            for case, outcome, verdict in zip(trial.cases, trial.replies.outcomes, trial.result.verdicts, strict=True):
+                if question.figures and verdict.passed:
+                    with suppress(Exception), _judging:  # values of another form than the question's own
+                        figures.append(question.figures(question.expected(case.inputs), outcome.values))
         worst = {name: (min if name in HIGHER_IS_BETTER else max) for counts in figures for name in counts}
-        if figures:
-            question_record["figures"] = {
-                name: choose(counts[name] for counts in figures) for name, choose in worst.items()
-            }
+        return {name: choose(counts[name] for counts in figures) for name, choose in worst.items()} if figures else None
 
 
-def _case_records(result: judge.Result) -> list[CaseRecord]:
-    return [
-        {"case": v.case, "passed": v.passed, "kind": v.kind, "sentence": v.sentence, "brief": v.brief}
-        for v in result.verdicts
-    ]
+def _drop_sentences(question_record: QuestionRecord) -> QuestionRecord:
+    """The record without the sentences that hold an answer's own words."""
 
+    def shorten_case(verdict: CaseRecord) -> CaseRecord:
+        return verdict | {"sentence": verdict["sentence"] and "What it returned is too long to show."}
 
-def _passes(verdicts: list[CaseRecord]) -> int:
-    return sum(verdict["passed"] for verdict in verdicts)
+    return question_record | {
+        "notes": [],
+        "diagnosis": "",
+        "public_diagnosis": {**question_record["public_diagnosis"], "diagnosis": ""},
+        "public": [*map(shorten_case, question_record["public"])],
+        "hidden": [*map(shorten_case, question_record["hidden"])],
+    }

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from course_staff.grading.record import QuestionRecord, Record
+from course_staff.grading.spreadsheet import csv_text
 from course_utils.viz.tradeoff import Entry, Leaderboard
 
 _TOO_LARGE = 1e30  # for a figure
@@ -25,6 +26,16 @@ def boards(records: Sequence[Record]) -> list[Leaderboard]:
                 entry = Entry(letters[record["student"]], record["student"], *figures)
                 entries.setdefault(question["id"], []).append(entry)
     return [Leaderboard.from_entries(name, title, entries.get(name, [])) for name, title in titles.items()]
+
+
+def leaderboard_table(leaderboards: Sequence[Leaderboard]) -> str:
+    """The leaderboard as CSV: a row per entry, in the page's order, figures as they are."""
+    rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
+    for board in leaderboards:
+        for rank, entry in enumerate(board.entries):
+            on_front = "yes" if rank < board.front else "no"
+            rows.append([board.id, entry.letter, on_front, entry.bytes, entry.operations, entry.accuracy])
+    return csv_text(rows)
 
 
 def _give_letters(records: Sequence[Record]) -> dict[str, str]:

@@ -18,21 +18,24 @@ BOX = "/box"
 FOLDERS = BOX, "/dev/shm"
 """All that can be written to in it."""
 
-LIMITS = {
-    "memory": 3 * 2**30,
-    "file": 64 * 2**20,
-    "folder": 256 * 2**20,
-    "files": 20_000,
-    "processes": 64,
-    "ahead": 10.0,
-}
-"""Bytes of memory (of each process, and twice that of all together), of a file, of all files in a folder; their number, since
-each takes memory that no size counts; processes at once; seconds of processor time by which all together may be ahead of one
-busy core, which is a question's share."""
+
+class Limits(NamedTuple):
+    """What one question may use."""
+
+    process_bytes: int = 3 * 2**30  # of memory; all processes together may have twice that
+    file_bytes: int = 64 * 2**20
+    folder_bytes: int = 256 * 2**20  # of all files in a folder
+    files: int = 20_000  # in a folder, since each takes memory that no size counts
+    processes: int = 64  # at once
+    seconds_ahead: float = 10.0  # of processor time of all together, beyond one busy core, which is a question's share
+
+
+LIMITS = Limits()
+"""Those of every question."""
 
 _PARENT_DEATH, _SECCOMP, _SUBREAPER, _NO_NEW_PRIVS = 1, 22, 36, 38  # PR_SET_…, sys/prctl.h
+# AUDIT_ARCH_… (linux/audit.h) and the numbers of memfd_create, memfd_secret, shmget, semget, msgget (asm/unistd.h).
 _UNCOUNTED = {"x86_64": (0xC000003E, (319, 447, 29, 64, 68)), "aarch64": (0xC00000B7, (279, 447, 194, 190, 186))}
-"""AUDIT_ARCH_… (linux/audit.h) and the numbers of memfd_create, memfd_secret, shmget, semget, msgget (asm/unistd.h)."""
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # linux/bpf_common.h
 _OTHER_NUMBERS = 0x40000000  # from here on, the same calls of programs with 32-bit pointers (__X32_SYSCALL_BIT)
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000  # SECCOMP_RET_…, linux/seccomp.h
@@ -50,17 +53,17 @@ REASONS = {
 }
 
 
-def limit_process(memory: int, file: int, processes: int, **_) -> None:
+def limit_process(limits: Limits) -> None:
     """Limit the bytes of memory and of a file that this process and its children may use, and their number; forbid core files."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limits
         return
-    bounds = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": file, "RLIMIT_NOFILE": 1024}
+    bounds = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": limits.file_bytes, "RLIMIT_NOFILE": 1024}
     if sys.platform == "linux":
-        bounds |= {"RLIMIT_DATA": memory}
+        bounds |= {"RLIMIT_DATA": limits.process_bytes}
     if in_own_user_namespace():
-        bounds |= {"RLIMIT_NPROC": processes * 4}  # of threads too; the watching process counts exactly
+        bounds |= {"RLIMIT_NPROC": limits.processes * 4}  # of threads too; the watching process counts exactly
     for name, bound in bounds.items():
         kind = getattr(resource, name)
         maximum = resource.getrlimit(kind)[1]
@@ -140,17 +143,18 @@ class Family:
         self._start = time.monotonic()
         self._seconds_by_process: dict[tuple[int, float], float] = {}
 
-    def excess(self, memory: int, processes: int, ahead: float, files: int, **_) -> int:
+    def excess(self, limits: Limits) -> int:
         """0, or the exit code of the limit that they exceed together."""
-        if any(system.f_files - system.f_ffree > files for system in map(os.statvfs, self.folders)):
+        if any(system.f_files - system.f_ffree > limits.files for system in map(os.statvfs, self.folders)):
             return TOO_MANY_FILES
         family = descendants(self.root)
         self._seconds_by_process |= {(process.number, process.start): process.seconds for process in family}
-        if len(family) > processes:
+        if len(family) > limits.processes:
             return TOO_MANY_PROCESSES
-        if sum(self._seconds_by_process.values()) > time.monotonic() - self._start + ahead:
+        if sum(self._seconds_by_process.values()) > time.monotonic() - self._start + limits.seconds_ahead:
             return TOO_MUCH_TIME
-        return TOO_MUCH_MEMORY if sum(_own_bytes(process.number) for process in family) > 2 * memory else 0
+        own_bytes = sum(_own_bytes(process.number) for process in family)
+        return TOO_MUCH_MEMORY if own_bytes > 2 * limits.process_bytes else 0
 
 
 class Process(NamedTuple):

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.release import source
 from course_utils.errors import CourseError
 from course_utils.grading import judge
-from course_utils.grading.loading import load_set, question_from
+from course_utils.grading.loading import SetEntry, load_set, question_from
 from course_utils.grading.question import CASE_SECONDS, Case, Question
 
 
@@ -30,7 +29,7 @@ class PreparedQuestion:
     """One question ready to be graded. `pickled` is the question without its answers, for a learner's process."""
 
     question: Question
-    entry: Mapping
+    entry: SetEntry
     public: PreparedCases
     hidden: PreparedCases
     pickled: bytes
@@ -75,7 +74,7 @@ def prepare(
     return PreparedSet(name, prepared, digest, seconds, seed)
 
 
-def _digest(entries: list[dict], solutions: Path | None, seed: int | None, seconds: float) -> str:
+def _digest(entries: list[SetEntry], solutions: Path | None, seed: int | None, seconds: float) -> str:
     """A hash of all that a grade depends on besides the submission."""
     # Text cells count for nothing here: a better sentence in a question is no reason to grade a class again.
     cells = read_notebook(solutions).cells if solutions else []
@@ -85,7 +84,7 @@ def _digest(entries: list[dict], solutions: Path | None, seed: int | None, secon
     return hashlib.sha256(repr((grading, *texts, seed, seconds)).encode()).hexdigest()
 
 
-def _prepare_question(question: Question, entry: Mapping, seed: int | None) -> PreparedQuestion:
+def _prepare_question(question: Question, entry: SetEntry, seed: int | None) -> PreparedQuestion:
     import cloudpickle
 
     public = question.cases()

@@ -1,6 +1,10 @@
 """The record of one submission, in the form of its JSON file; everything that the class sees is made from records."""
 
+import hashlib
 import json
+import re
+import unicodedata
+from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
 from course_utils.grading.judge import OUTCOME_KINDS
@@ -81,6 +85,18 @@ def read_record(text: str) -> Record:
         if question["state"] == "failed" and all(verdict["passed"] for verdict in verdicts):
             raise ValueError(f"{question['id']} failed, and no case of it did.")
     return record
+
+
+def maxima_of(records: Sequence[Record]) -> dict[str, float]:
+    """Id of each question, in order, to its maximum."""
+    return {question["id"]: question["max_points"] for record in records for question in record["questions"]}
+
+
+def file_name(student: str) -> str:
+    """A name for files that every system takes, readable, and never the same for two students."""
+    plain = unicodedata.normalize("NFKD", student).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9]+", "_", plain).strip("_")[:60]
+    return f"{readable or 'student'}-{hashlib.sha256(student.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def _has_form(value: object, form: object) -> bool:

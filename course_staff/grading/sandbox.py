@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -58,6 +59,10 @@ class SandboxError(Exception):
     """A sandbox ended too early, or did not end when it should."""
 
 
+class NotStartedError(SandboxError):
+    """A sandbox failed to start, which is not the fault of the code that was to run there."""
+
+
 def best_kind(trust: bool) -> str:
     """The safest kind that this machine can have; raises `CourseError` if that is not safe and `trust` is False."""
     kind, reason = _find_kind() if sys.platform == "linux" else ("fresh", _NO_LINUX)
@@ -77,13 +82,10 @@ def _find_kind() -> tuple[str, str]:
             process = subprocess.run(command, stderr=errors, timeout=_START_SECONDS, env=environment, check=False)
         except (subprocess.TimeoutExpired, OSError) as error:
             return "fork", f"bubblewrap fails ({error})"
-        return "fork" if process.returncode else "bwrap", f"bubblewrap fails{_last_words(errors)}"
+        return ("fork", f"bubblewrap fails{_last_words(errors)}") if process.returncode else ("bwrap", "")
 
 
-class NotStartedError(SandboxError):
-    """A sandbox failed to start, which is not the fault of the code that was to run there."""
-
-
+@dataclass
 class Conversation:
     """A conversation with the process of one question. `timed_out` is True when it was ended because its time was up.
 
@@ -91,17 +93,14 @@ class Conversation:
     `pid` is the process's own, or an ancestor's. child.py has the other side, and the protocol.
     """
 
-    def __init__(
-        self, read: int, write: int, end: Callable[[], None], pid: int, last_words: Callable[[], str] = lambda: ""
-    ):
-        self.read = read
-        self.write = write
-        self.end = end
-        self.pid = pid
-        self.last_words = last_words
-        self.timed_out = False
-        self.starved = False
-        self.start = limits.uptime()
+    read: int
+    write: int
+    end: Callable[[], None]
+    pid: int
+    last_words: Callable[[], str] = lambda: ""
+    timed_out: bool = False
+    starved: bool = False
+    start: float = field(default_factory=limits.uptime)
 
     def measure_starvation(self) -> None:
         """Set `starved`, on Linux; elsewhere the system does not tell."""
@@ -178,7 +177,7 @@ class Lane:
         try:
             with self.open_process() as conversation, conversation.time_limit(_START_SECONDS):
                 try:
-                    conversation.ask(pickle.dumps({"sources": [], "limits": limits.LIMITS}))
+                    conversation.ask(pickle.dumps({"sources": []}))
                 except encoding.TornError:
                     raise NotStartedError(
                         f"A process of the grader could not be started{conversation.last_words()}."

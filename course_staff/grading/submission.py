@@ -12,6 +12,7 @@ from typing import Literal
 
 from course_staff.notebooks.cell_names import names_in_table
 from course_utils.files import exercises_of
+from course_utils.grading.loading import SetEntry
 from course_utils.grading.run import is_untouched
 
 LARGEST = 50 * 2**20
@@ -131,7 +132,7 @@ def content_of(path: Path) -> bytes:
         raise UnreadableError(f"The file cannot be read ({error.strerror}); hand it in again.") from None
 
 
-def answer_to(submission: Submission, entry: Mapping) -> Answer:
+def answer_to(submission: Submission, entry: SetEntry) -> Answer:
     """The answer to the question of a set's `entry` (its `id`, `stub` and `answer` are used)."""
     marker = f"# EXERCISE {entry['id']}"
     marked_cells = [cell for cell in submission.cells if entry["id"] in cell.answers]
@@ -170,9 +171,8 @@ def notes_on_set(submission: Submission, name: str, ids: Sequence[str]) -> tuple
     expected = Path(exercises_of(name)).name
     names = {set_name for cell in submission.cells for set_name in _SET.findall(cell.source)}
     if names and name not in names:
-        return (
-            f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}.",
-        )
+        note = f"This is a notebook of the set {sorted(names)[0]} and was graded as one of {name}; hand in {expected}."
+        return (note,)
     if submission.cells and not any(set(ids) & set(cell.answers) for cell in submission.cells):
         return (f"No cell has a marker # EXERCISE of {name}: is it {expected}?",)
     return ()

@@ -143,12 +143,6 @@ def check_place(student: str, file: SubmittedFile, earlier: Mapping[str, Record]
         )
 
 
-def check_set(earlier: Mapping[str, Record], name: str, folder: Path) -> None:
-    """Raises `CourseError` if the results in `folder` are of another set than `name`."""
-    for other in {record["set"] for record in earlier.values()} - {name}:
-        raise CourseError(f"{folder} contains results of the set {other}; name another folder with --out.")
-
-
 def _state_of(file: SubmittedFile, record: Record | None) -> Literal["done", "outdated", "new"]:
     """Whether a file was graded by the same questions, seed and limits, by others, or not at all."""
     if record is None or record.get("failed"):

@@ -88,14 +88,9 @@ def _client(notebook: "NotebookNode", path: Path, timeout: float, progress: _Pro
     )
     try:
         yield client
-    except DeadKernelError:
-        # On Ctrl-C nbclient shuts the kernel down, and then finds it dead.
-        if manager.shutting_down:
-            raise KeyboardInterrupt from None
-        raise
-    except CellExecutionError as error:
-        # On Ctrl-C the kernel may still say how its cell ended.
-        if error.ename == "KeyboardInterrupt":
+    except (DeadKernelError, CellExecutionError) as error:
+        # On Ctrl-C nbclient shuts the kernel down, and then finds it dead, or the kernel still says how its cell ended.
+        if manager.shutting_down or getattr(error, "ename", "") == "KeyboardInterrupt":
             raise KeyboardInterrupt from None
         raise
     finally:

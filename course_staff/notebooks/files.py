@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
-from course_utils.files import atomic_write, require_writable
+from course_utils.files import require_writable, write_text
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -43,8 +43,8 @@ def write_notebook(notebook: "NotebookNode", path: Path) -> None:
     Raises `CourseError` if nothing can be written there.
     """
     text = notebook_text(notebook)
-    with require_writable(path, _MAKE_ROOM), atomic_write(path) as draft:
-        draft.write_text(text, encoding="utf-8", newline="\n")
+    with require_writable(path, _MAKE_ROOM):
+        write_text(path, text)
 
 
 def edit_notebook(path: Path, edit: Callable[["NotebookNode"], None]) -> bool:
@@ -63,8 +63,7 @@ def edit_text(path: Path, edit: Callable[[str], str]) -> bool:
     before = path.read_text(encoding="utf-8")
     after = edit(before)
     if after != before:
-        with atomic_write(path) as draft:
-            draft.write_text(after, encoding="utf-8")
+        write_text(path, after)
     return after != before
 
 

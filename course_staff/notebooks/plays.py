@@ -52,12 +52,9 @@ def select_needed(cells: Sequence[Mapping]) -> list[str]:
     pieces = [(cell, node) for cell in code for node in ast.parse(cell["source"]).body]
     statements = [ast.get_source_segment(cell["source"], node) for cell, node in pieces]
     positions = find_needs([position for position, (cell, _) in enumerate(pieces) if cell in playing], statements)
+    owned_statements = [(pieces[position][0], statements[position]) for position in sorted(positions)]
     for cell in code:
-        lines = [
-            statements[position]
-            for position, (owner, _) in enumerate(pieces)
-            if owner is cell and position in positions
-        ]
+        lines = [statement for owner, statement in owned_statements if owner is cell]
         if cell in playing:
             sources.append(cell["source"])
         elif lines:

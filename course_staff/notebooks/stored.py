@@ -9,7 +9,7 @@ from course_staff.notebooks.clean import STORED_SCALE
 from course_staff.notebooks.files import read_notebook
 from course_staff.notebooks.traces import texts_of
 from course_utils.desk.ledger import Ledger, Row
-from course_utils.files import atomic_write
+from course_utils.files import write_text
 
 PLACE = "docs/ledger.json"
 
@@ -30,8 +30,7 @@ def store_rows(root: Path, notebook: Path) -> None:
     text = shown_text(notebook)
     rows_to_store = sorted([*others, *(row for row in rows if shows(text, row))], key=lambda row: row.chapter)
     rows_as_json = json.dumps([asdict(row) for row in rows_to_store], indent=1, ensure_ascii=False)
-    with atomic_write(root / PLACE) as draft:
-        draft.write_text(f"{rows_as_json}\n", encoding="utf-8")
+    write_text(root / PLACE, f"{rows_as_json}\n")
 
 
 def shown_text(notebook: Path) -> str:

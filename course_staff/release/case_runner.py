@@ -6,7 +6,8 @@ from functools import cache
 
 from course_staff.release.source import AuthoredQuestion, apply_mistake
 from course_utils.grading.fingerprints import outcome_fingerprint
-from course_utils.grading.judge import Outcome, Result, judge_answer
+from course_utils.grading.judge import Outcome, QuestionResult, judge_answer
+from course_utils.grading.loading import SetEntry
 from course_utils.grading.question import CASE_SECONDS, Case
 from course_utils.grading.run import outcome_of, run_cases
 
@@ -39,7 +40,7 @@ class CaseRunner:
         self._question = authored.question.with_expected_for(cases)
         self._outcomes = cache(lambda source: outcomes(authored, source, cases))
 
-    def result(self, source: str, entry: dict) -> Result:
+    def result(self, source: str, entry: SetEntry) -> QuestionResult:
         """How the answer's cell does on all cases; with a released `entry` also which of its mistakes it makes."""
         return judge_answer(self._question, self._cases, self._outcomes(source), entry)
 
@@ -52,7 +53,7 @@ class CaseRunner:
         """The names of the cases that an answer's cell fails."""
         return [verdict.case for verdict in self.result(source, {}).verdicts if not verdict.passed]
 
-    def faults(self, entry: dict) -> Iterator[str]:
+    def faults(self, entry: SetEntry) -> Iterator[str]:
         """What keeps the question from being handed out, a sentence each: a solution that fails, a mistake that passes or goes
         by another's name, a right variant that fails, a stub that earns points.
         """

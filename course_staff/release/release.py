@@ -10,8 +10,9 @@ from course_staff.notebooks.files import read_notebook
 from course_staff.release.case_runner import CaseRunner
 from course_staff.release.source import AuthoredQuestion, apply_mistake, marker
 from course_utils.errors import CourseError
-from course_utils.files import atomic_write, exercises_of
+from course_utils.files import exercises_of, write_text
 from course_utils.grading.fingerprints import distance_between, fingerprint
+from course_utils.grading.loading import MistakeEntry, SetEntry
 from course_utils.grading.oracles import pack, unpack
 from course_utils.grading.question import LEVELS, Question
 from course_utils.units import format_counted
@@ -51,8 +52,7 @@ def renew(texts: Mapping[Path, str]) -> None:
     for path, text in texts.items():
         if path.suffix == ".json" and path.is_file():
             text = _with_stored_numbers(path, text)
-        with atomic_write(path) as draft:
-            draft.write_text(text, encoding="utf-8", newline="\n")
+        write_text(path, text)
 
 
 def _with_stored_numbers(path: Path, text: str) -> str:
@@ -115,7 +115,7 @@ def terms(question: Question) -> str:
     return f"*You may use everything{but}.*"
 
 
-def set_entry(authored: AuthoredQuestion) -> dict:
+def set_entry(authored: AuthoredQuestion) -> SetEntry:
     """One question as a learner's machine may know it; raises `CourseError` if it is not fit to be handed out."""
     question = authored.question
     cases = question.cases()
@@ -131,7 +131,7 @@ def set_entry(authored: AuthoredQuestion) -> dict:
             "stub": authored.stub,
             "has_hidden": question.hidden is not None,
             "cases": [case.name for case in cases],
-            "mistakes": _mistakes(authored, runner),
+            "mistakes": _describe_mistakes(authored, runner),
             **({"oracle": pack(authored.record_answers())} if authored.oracle else {}),
         }
         for fault in runner.faults(entry):
@@ -141,7 +141,7 @@ def set_entry(authored: AuthoredQuestion) -> dict:
     return entry
 
 
-def _mistakes(authored: AuthoredQuestion, runner: CaseRunner) -> dict[str, dict]:
+def _describe_mistakes(authored: AuthoredQuestion, runner: CaseRunner) -> dict[str, MistakeEntry]:
     """Every known mistake with the cases that it fails, and its fingerprints on the few cases that distinguish all mistakes and
     the solution; of a question in parts those of the parts that it fails, because other parts may be wrong, too.
     """

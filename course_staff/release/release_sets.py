@@ -10,9 +10,9 @@ from pathlib import Path
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_staff.release.cache import Part, ReleaseCache, parts_of
 from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.release.source import AuthoredQuestion, load_solutions
+from course_staff.release.source import load_solutions
 
-_SETS_CACHED = 2  # whose questions a process keeps
+_load_once = lru_cache(maxsize=2)(load_solutions)
 
 
 def release_sets(
@@ -75,8 +75,3 @@ def _release_part(part: Part) -> str | dict:
     if name is None:
         return notebook_text(from_dict(exercise_notebook(read_notebook(path), all_authored)))
     return set_entry(next(authored for authored in all_authored if authored.question.id == name))
-
-
-@lru_cache(maxsize=_SETS_CACHED)
-def _load_once(path: Path) -> list[AuthoredQuestion]:
-    return load_solutions(path)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from course_staff.release.cache import digest_of_code
-from course_utils.files import atomic_write
+from course_utils.files import write_text
 
 
 class Stamps:
@@ -34,8 +34,7 @@ class Stamps:
     def put(self, path: Path, files: Iterable[Path]) -> None:
         """Say that these files were just released from the solutions at `path`."""
         self._stamps[path.stem] = _stamp(path, files)
-        with atomic_write(self._path) as draft:
-            draft.write_text(json.dumps(self._stamps, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        write_text(self._path, json.dumps(self._stamps, indent=1, sort_keys=True) + "\n")
 
 
 def _stamp(path: Path, files: Iterable[Path]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from course_staff.notebooks.readme import PICTURES, colab_place, files_place, picture_text, with_address
+from course_staff.documents.readme import PICTURES, colab_place, files_place, picture_text, with_address
 from course_staff.site import cost_tables
 from course_staff.site.cards import draw_card
 from course_staff.site.pages import DOWNLOADS, FIGURES, Pages, write_file
@@ -31,10 +31,9 @@ _FILES = (
 _ROW = re.compile(
     r"^\| (?P<number>\S+) \| \[(?P<title>[^\]]+)\]\((?P<name>notebooks/[^)]+)\)[^|]*\| (?P<will>[^|]+) \|", re.MULTILINE
 )
-_BUILD_INFO = ".buildinfo"
-"""A file that Sphinx writes into whatever it has built."""
+_BUILD_INFO = ".buildinfo"  # a file that Sphinx writes into whatever it has built
+# What unfolds a part of the contents has no name for a screen reader, and gets one.
 _NAMELESS = '<summary><span class="toctree-toggle"', '<summary aria-label="Pages below it"><span class="toctree-toggle"'
-"""What unfolds a part of the contents has no name for a screen reader, and gets one."""
 _ICONS = re.compile(r"<script[^>]*fontawesome\.js[^>]*></script>|<link[^>]*fontawesome\.js[^>]*>")
 _TITLE = "Efficient model training with PyTorch"
 _IDEA = "Predict the bytes and the seconds, measure them on your own machine, explain the difference."
@@ -56,7 +55,8 @@ def build(place: Place, output: Path, repository: str = "", address: str = "") -
     """
     from sphinx.application import Sphinx
 
-    if output.is_file() or output.is_dir() and any(output.iterdir()) and not (output / _BUILD_INFO).is_file():
+    is_other_folder = output.is_dir() and any(output.iterdir()) and not (output / _BUILD_INFO).is_file()
+    if output.is_file() or is_other_folder:
         raise CourseError(f"{output} contains files that are not a site and would be lost; name a new or empty folder.")
     names, warnings = pages_of(place.root), io.StringIO()
     with TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ class Setting:
     """What the controls are set to, and in `label` what that is and what to look at."""
 
     label: str
-    set: dict = field(default_factory=dict)
+    values: dict = field(default_factory=dict)  # by control
 
 
 def settings_of(chapter: str) -> list[Setting]:
@@ -36,14 +36,14 @@ def settings_of(chapter: str) -> list[Setting]:
     by_chapter = tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
     if chapter not in by_chapter:
         raise CourseError(f"{SETTINGS.name} has no settings for {chapter}; add three.")
-    return [Setting(**setting) for setting in by_chapter[chapter]]
+    return [Setting(values=setting.pop("set", {}), **setting) for setting in by_chapter[chapter]]
 
 
 def load_stills(chapter: str, folder: Path = FOLDER) -> list[Picture]:
     """The pictures of the chapter called `chapter` that were drawn last, in the order of its settings."""
     pictures, settings = read_json(folder / PICTURES_FILE) or {}, settings_of(chapter)
-    names = [_name(chapter, count) for count in range(1, len(settings) + 1)]
-    if [name for name in pictures if _is_of(chapter, name)] != names:
+    names = [_file_name(chapter, count) for count in range(1, len(settings) + 1)]
+    if [name for name in pictures if _belongs_to(chapter, name)] != names:
         raise CourseError(
             f"{chapter} has stills that differ from its settings; draw them with `course site --stills {chapter}`."
         )
@@ -59,20 +59,18 @@ def draw(notebook: Path, folder: Path = FOLDER, scale: str = STORED_SCALE) -> li
     make_folder(folder)
     set_variable("COURSE_SCALE", scale)
     pictures = list(_draw_each(notebook, folder))
-    new_entries = {
-        picture.file: {"alt": picture.alt, "width": picture.width, "height": picture.height} for picture in pictures
-    }
+    new_entries = {still.file: {"alt": still.alt, "width": still.width, "height": still.height} for still in pictures}
     old_entries = read_json(folder / PICTURES_FILE) or {}
-    others = {name: entry for name, entry in old_entries.items() if not _is_of(notebook.stem, name)}
+    others = {name: entry for name, entry in old_entries.items() if not _belongs_to(notebook.stem, name)}
     write_json(folder / PICTURES_FILE, dict(sorted({**others, **new_entries}.items())))
     return pictures
 
 
-def _name(chapter: str, count: int) -> str:
+def _file_name(chapter: str, count: int) -> str:
     return f"{chapter.partition('_')[0]}-{count}.webp"
 
 
-def _is_of(chapter: str, name: str) -> bool:
+def _belongs_to(chapter: str, name: str) -> bool:
     return name.partition("-")[0] == chapter.partition("_")[0]
 
 
@@ -86,34 +84,28 @@ def _draw_each(notebook: Path, folder: Path) -> Iterator[Picture]:
         play = catch(notebook)
         for count, setting in enumerate(settings_of(notebook.stem), start=1):
             try:
-                values = _values(play, setting)
+                values = _control_values(play, setting)
             except CourseError as error:
                 raise CourseError(f"{SETTINGS.name}, {notebook.stem}, {setting.label!r}: {error}") from None
             bundle, metadata = picture(*play.draw(**values))
             image = Image.open(BytesIO(base64.b64decode(bundle["image/png"]))).convert("RGB")
-            size_and_alt, name = metadata["image/png"], _name(notebook.stem, count)
+            size_and_alt, name = metadata["image/png"], _file_name(notebook.stem, count)
             with atomic_write(folder / name) as draft:
                 image.save(draft, "webp", lossless=True, method=6)
-            yield Picture(
-                name,
-                **size_and_alt,
-                height=round(size_and_alt["width"] * image.height / image.width),
-                label=setting.label,
-            )
+            height = round(size_and_alt["width"] * image.height / image.width)
+            yield Picture(name, **size_and_alt, height=height, label=setting.label)
 
 
-def _values(play: Play, setting: Setting) -> dict:
+def _control_values(play: Play, setting: Setting) -> dict:
     """The values of all controls in `setting`; the controls are put back afterwards."""
     from course_staff.demos.controls import press
     from course_utils.viz.controls import leaves
 
-    leaves_with_values = [
-        leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")
-    ]
-    before = [leaf.value for leaf in leaves_with_values]
+    with_values = [leaf for control in play.controls.values() for leaf in leaves(control) if hasattr(leaf, "value")]
+    before = [leaf.value for leaf in with_values]
     try:
-        press(setting.set, play.controls)
+        press(setting.values, play.controls)
         return {name: control.value for name, control in play.controls.items()}
     finally:
-        for leaf, value in zip(leaves_with_values, before, strict=True):
+        for leaf, value in zip(with_values, before, strict=True):
             leaf.value = value

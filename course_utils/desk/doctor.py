@@ -220,9 +220,10 @@ def run_python(*arguments: str, timeout: float = 120.0) -> str:
         process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout)
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout:g} s"
-    return (
-        (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1] if process.returncode else ""
-    )
+    if not process.returncode:
+        return ""
+    lines = process.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit code {process.returncode}"
 
 
 def probe_sandbox() -> Finding:

@@ -11,7 +11,7 @@ from pathlib import Path
 from course_utils.desk.start import write_start_page
 from course_utils.desk.workspace import find_workspace, hand_out
 from course_utils.errors import CourseError
-from course_utils.files import atomic_write, chapters_in, find_place, require_writable
+from course_utils.files import chapters_in, find_place, require_writable, write_text
 from course_utils.settings import has_display, settings
 
 _RENEWED = "Its start page is updated; if a window shows it, choose File → Reload Markdown File from Disk there."
@@ -68,9 +68,8 @@ def store_defaults(folder: Path) -> Path:
 
     Raises `CourseError` if nothing can be written there.
     """
-    remedy = "set COURSE_HOME to a folder of your own"
-    with require_writable(folder, remedy), atomic_write(folder / "overrides.json") as draft:
-        draft.write_text(json.dumps(_DEFAULTS), encoding="utf-8")
+    with require_writable(folder, "set COURSE_HOME to a folder of your own"):
+        write_text(folder / "overrides.json", json.dumps(_DEFAULTS))
     return folder
 
 

@@ -17,7 +17,7 @@ from course_utils.desk.bets import Bet, chapter_number, has_kernel, load_bets
 from course_utils.desk.bets_figure import figure_of
 from course_utils.desk.ledger import Ledger, Row
 from course_utils.errors import CourseError
-from course_utils.files import atomic_write, chapters_in, find_place, require_writable
+from course_utils.files import chapters_in, find_place, require_writable, write_text
 from course_utils.grading.rendering import printable, render
 from course_utils.settings import settings
 from course_utils.units import format_counted
@@ -54,8 +54,8 @@ def write(path: Path | None = None) -> Path:
         choices=choices,
         machine=[finding for finding in doctor.essentials(settings()) if finding.level != "fix"],
     )
-    with require_writable(path, "name another file with --out"), atomic_write(path) as draft:
-        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+    with require_writable(path, "name another file with --out"):
+        write_text(path, text, errors="replace")
     _announce(path, summary)
     return path
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from course_utils.desk.bets import Bet, chapter_number, load_bets
 from course_utils.desk.ledger import Ledger
 from course_utils.desk.workspace import HANDED_OUT
-from course_utils.files import atomic_write, chapters_in, free_name, require_writable
+from course_utils.files import chapters_in, free_name, require_writable, write_text
 from course_utils.grading.board import Board, my_progress
 from course_utils.units import bar, format_counted
 
@@ -47,7 +47,7 @@ course, quit first; then run `git pull` in the course's folder, and `course lab`
 
 
 @dataclass(frozen=True)
-class Notebook:
+class NotebookProgress:
     """A notebook in the learner's folder: how many of its code cells were run, and when it was `saved_at` last (0: never)."""
 
     path: Path
@@ -79,8 +79,8 @@ class Notebook:
 class Desk:
     """A learner's chapters and exercises by number, their bets, their progress, and how many rows their ledger has."""
 
-    chapters: dict[str, Notebook]
-    exercises: dict[str, Notebook]
+    chapters: dict[str, NotebookProgress]
+    exercises: dict[str, NotebookProgress]
     bets: dict[str, Bet]
     board: Board
     ledger_rows: int
@@ -111,7 +111,7 @@ class Desk:
         return "\n".join([_LINK.sub(r"\2", lines).replace("**", ""), "", *self.board.bars])
 
     @property
-    def _last(self) -> Notebook | None:
+    def _last(self) -> NotebookProgress | None:
         notebooks = [notebook for notebook in (*self.chapters.values(), *self.exercises.values()) if notebook.saved_at]
         return max(notebooks, key=lambda notebook: notebook.saved_at, default=None)
 
@@ -178,12 +178,11 @@ def write_start_page(folder: Path) -> Path:
         if path.is_file() and not (base.is_file() and base.read_bytes() == path.read_bytes()):
             path.rename(free_name(path))
         for target in (base, path):
-            with atomic_write(target) as draft:
-                draft.write_text(text, encoding="utf-8", newline="\n")
+            write_text(target, text)
     return path
 
 
-def _notebooks(folder: Path) -> dict[str, Notebook]:
+def _notebooks(folder: Path) -> dict[str, NotebookProgress]:
     """The course's notebooks in `folder` by number, without those that a reader renamed or added."""
     base = folder.parent / HANDED_OUT / folder.name
     paths = [path for path in chapters_in(folder) if (base / path.name).is_file()]
@@ -191,7 +190,7 @@ def _notebooks(folder: Path) -> dict[str, Notebook]:
     return {notebook.number: notebook for notebook in notebooks}
 
 
-def _read_notebook(path: Path, base: Path) -> Notebook:
+def _read_notebook(path: Path, base: Path) -> NotebookProgress:
     """The notebook at `path`, which was handed out as `base`; only its name and time if it cannot be read."""
     saved_at = path.stat().st_mtime if base.read_bytes() != path.read_bytes() else 0.0
     try:
@@ -200,8 +199,8 @@ def _read_notebook(path: Path, base: Path) -> Notebook:
         code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
         run_count = sum(bool(cell.get("execution_count")) for cell in code)
     except (ValueError, KeyError, TypeError):
-        return Notebook(path, path.stem, 0, 0, 0, saved_at)
+        return NotebookProgress(path, path.stem, 0, 0, 0, saved_at)
     title = re.search(r"^# ([^:\n]+)", head, re.MULTILINE)
     minutes = re.search(r"\*\*Time:\*\* about (\d+)", head)
     name = _LINK.sub(r"\1", title[1]).strip() if title else path.stem
-    return Notebook(path, name, int(minutes[1]) if minutes else 0, len(code), run_count, saved_at)
+    return NotebookProgress(path, name, int(minutes[1]) if minutes else 0, len(code), run_count, saved_at)

@@ -77,7 +77,7 @@ def merge(current: list[dict], base: list[dict], new: list[dict]) -> tuple[list[
     after the cells that they follow.
     """
     current_by_id, base_by_id, new_by_id = ({cell.get("id"): cell for cell in cells} for cells in (current, base, new))
-    changed_cells = [cell for name, cell in base_by_id.items() if _text(cell) != _text(new_by_id.get(name))]
+    changed_cells = [cell for name, cell in base_by_id.items() if _content(cell) != _content(new_by_id.get(name))]
     outdated = {(cell["id"], cell["source"]) for cell in map(_as_text, changed_cells)}
     current = [cell for cell in current if (cell.get("id"), "".join(cell["source"])) not in outdated]
     merged, conflicts = _place_course_cells(current_by_id, base_by_id, new_by_id)
@@ -89,12 +89,12 @@ def _place_course_cells(current: Cells, base: Cells, new: Cells) -> tuple[list[d
     merged, conflicts = [], 0
     for name, cell in new.items():
         learner_cell, base_cell = current.get(name), base.get(name)
-        if _text(learner_cell) == _text(base_cell) != _text(cell):  # new, or changed by the course alone
+        if _content(learner_cell) == _content(base_cell) != _content(cell):  # new, or changed by the course alone
             merged.append(cell)
             continue
         if learner_cell:
             merged.append(learner_cell)
-        if _text(cell) not in (_text(base_cell), _text(learner_cell)):
+        if _content(cell) not in (_content(base_cell), _content(learner_cell)):
             conflicts += 1
             if _as_text(cell)["id"] not in current:
                 merged.append(_as_text(cell))
@@ -110,7 +110,7 @@ def _insert_other_cells(merged: list[dict], current: list[dict], base: Cells, ne
         if name in new and current_by_id[name] is cell:
             versions = cell, new[name], _as_text(new[name])
             last = max((i for i, other in enumerate(merged) if other in versions), default=last)
-        elif name is None or name in new or _text(cell) != _text(base.get(name)):
+        elif name is None or name in new or _content(cell) != _content(base.get(name)):
             last += 1
             merged.insert(last, cell)
             conflicts += name in base and name not in new
@@ -187,13 +187,14 @@ def _dump(notebook: dict) -> bytes:
     return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _text(cell: dict | None) -> tuple | None:
+def _content(cell: dict | None) -> tuple[str, str] | None:
+    """The type and the source of a cell; None if there is none."""
     return cell and (cell["cell_type"], "".join(cell["source"]))
 
 
 def _as_text(cell: dict) -> dict:
     """The course's version of a cell as Markdown, which does not run, to put beside the learner's."""
-    kind, text = _text(cell)
+    kind, text = _content(cell)
     fence = max(["``", *re.findall("`{3,}", text)], key=len) + "`"
     quoted = text if kind == "markdown" else f"{fence}{'python' if kind == 'code' else ''}\n{text}\n{fence}"
     version = hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:8]

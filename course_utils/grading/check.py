@@ -12,8 +12,8 @@ from course_utils.files import exercises_of
 from course_utils.grading import showing
 from course_utils.grading.definition import Definition, digest_of_cell, find_definition, history_in
 from course_utils.grading.failures import failures_in, newest_failure
-from course_utils.grading.judge import Outcome, Result, judge_answer
-from course_utils.grading.loading import load_set, question_from
+from course_utils.grading.judge import Outcome, QuestionResult, judge_answer
+from course_utils.grading.loading import SetEntry, load_set, question_from
 from course_utils.grading.progress import Attempts, amend, recall
 from course_utils.grading.question import CASE_SECONDS, Question
 from course_utils.grading.run import is_untouched, run_cases
@@ -45,7 +45,11 @@ class Checker:
     """
 
     def __init__(
-        self, set_name: str, entries: list[dict], shell: "InteractiveShell | None" = None, seconds: float = CASE_SECONDS
+        self,
+        set_name: str,
+        entries: list[SetEntry],
+        shell: "InteractiveShell | None" = None,
+        seconds: float = CASE_SECONDS,
     ):
         self.set_name = set_name
         self.seconds = seconds
@@ -96,7 +100,7 @@ class Checker:
             raise FailedCheckError(str(report))
         return None
 
-    def check_answer(self, question_id: str) -> tuple[Result, Report]:
+    def check_answer(self, question_id: str) -> tuple[QuestionResult, Report]:
         """The result, and the report on it, which is not shown; progress is remembered."""
         entry = self._entry(question_id)
         question = question_from(entry)
@@ -141,7 +145,7 @@ class Checker:
             return f"{failure}, {not_defined(question)} and run it again."
         return f"Not your newest answer: {failure}, so this is a verdict on the one from In [{last_cell}]."
 
-    def _remember(self, question: Question, result: Result, definition: Definition) -> dict[str, Attempts]:
+    def _remember(self, question: Question, result: QuestionResult, definition: Definition) -> dict[str, Attempts]:
         """Count the check of a written answer; returns the attempts at all questions of the set."""
         hint = question.hints.index(result.hint) + 1 if result.hint else 0
         origin = self._origin(definition) if self._shell else {}
@@ -153,7 +157,7 @@ class Checker:
         return amend(self.set_name, question.id, count)
 
     def _make_report(
-        self, question: Question, result: Result, definition: Definition | None, attempts: Mapping[str, Attempts]
+        self, question: Question, result: QuestionResult, definition: Definition | None, attempts: dict[str, Attempts]
     ) -> Report:
         records = {name: attempts[name] for name in attempts if name in self.entries}
         note = definition.sentence(question.answer, numbered=self._shell is not None) if definition else ""
@@ -179,7 +183,7 @@ class Checker:
         self._update(question, hint=max(self._attempts(question).hint, number))
         return showing.hint_report(question, number, bool(solutions_at(self.set_name)))
 
-    def _solution(self, entry: dict, wish: bool | str) -> Report:
+    def _solution(self, entry: SetEntry, wish: bool | str) -> Report:
         question = question_from(entry)
         if wish not in (True, "anyway"):
             raise CourseError(f'There is no solution={wish!r}; ask for solution=True, or for solution="anyway".')
@@ -200,7 +204,7 @@ class Checker:
     def _update(self, question: Question, **changes) -> None:
         amend(self.set_name, question.id, lambda attempts: replace(attempts, **changes))
 
-    def _entry(self, question_id: str) -> dict:
+    def _entry(self, question_id: str) -> SetEntry:
         if question_id not in self.entries:
             raise CourseError(f"{self.set_name} has no question {question_id!r}; it has {', '.join(self.entries)}.")
         return self.entries[question_id]

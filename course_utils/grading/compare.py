@@ -36,15 +36,15 @@ def at_most(limit: float) -> Rule:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference: `subject` begins the sentence, `problem` or, without the right value, `guarded` ends it."""
+    """The first difference, in the parts of a sentence: its subject, and two ends, of which one keeps the right value secret."""
 
     subject: str
     problem: str
-    guarded: str
+    problem_without_value: str
 
     def sentence(self, reveal: bool = True) -> str:
         """One sentence for the learner; `reveal` lets it show the right value."""
-        return f"{self.subject} {self.problem if reveal else self.guarded}."
+        return f"{self.subject} {self.problem if reveal else self.problem_without_value}."
 
 
 def compare(expected: Values, actual: Values, tolerance: Tolerance) -> Difference | None:
@@ -118,7 +118,7 @@ def _compare_numbers(expected: float, actual: float, tolerance: Tolerance, path:
     return _differ(path, _say_expected(expected, actual, distance), f"is {_show(actual)}, which is {size}")
 
 
-def distance_in_tolerances(expected: float, actual: float, tolerance: Tolerance) -> float:
+def distance_in_tolerances(expected: complex, actual: complex, tolerance: Tolerance) -> float:
     """|expected − actual| in units of what is allowed; 0 where they are the same, infinite where one is not finite."""
     if expected == actual or (expected != expected and actual != actual):
         return 0.0
@@ -163,8 +163,7 @@ def _compare_elements(
     others = f"; {count} of {differs.numel()} elements differ" if differs.numel() > 1 else ""
     if wrong != wrong:
         return _differ(path, f"is NaN but should be {_show(right)}{others}", "is NaN", index)
-    distance = abs(right - wrong) if isinstance(right, complex) else distance_in_tolerances(right, wrong, tolerance)
-    problem = _say_expected(right, wrong, distance) + others
+    problem = _say_expected(right, wrong, distance_in_tolerances(right, wrong, tolerance)) + others
     return _differ(path, problem, f"is {_show(wrong)}, which is not right", index)
 
 

@@ -13,6 +13,7 @@ from course_utils.grading.values import EXACT_WHOLE, int_if_whole
 
 if TYPE_CHECKING:
     from course_utils.grading.judge import Outcome
+    from course_utils.grading.loading import SetEntry
 
 WEIGHTS = "weights"
 """A dict of this name holds trained weights. Their numbers differ between machines, so that only their forms count."""
@@ -51,7 +52,9 @@ def outcome_fingerprint(outcome: "Outcome") -> dict:
     }
 
 
-def diagnose(entry: Mapping, outcomes: Mapping[str, object], failed_cases: Collection[str] | None = None) -> str | None:
+def diagnose(
+    entry: "SetEntry", outcomes: Mapping[str, "Outcome"], failed_cases: Collection[str] | None = None
+) -> str | None:
     """The name of the known mistake in a set's `entry` that has these `outcomes` (by public case), or None.
 
     If `failed_cases` are given, a mistake that fails on other cases does not match. Of several that match, the one with the most

@@ -163,10 +163,9 @@ class Waiting:
 
     def __init__(self, model: torch.nn.Module):
         self.most = self.outputs = 0
-        self._passes: list[tuple[int, WeakSet]] = []  # of each pass its rows, and what its graph has saved
-        self._output_storages: list[
-            tuple[int, StorageWeakRef]
-        ] = []  # of each pass its rows, and the memory of its output
+        # Of each pass its rows, and what its graph has saved; and its rows, and the memory of its output.
+        self._passes: list[tuple[int, WeakSet]] = []
+        self._output_storages: list[tuple[int, StorageWeakRef]] = []
         model.register_forward_pre_hook(lambda _, inputs: self._passes.append((len(inputs[0]), WeakSet())))
         model.register_forward_hook(self._count)
         self._hooks = saved_tensors_hooks(self._pack, lambda saved: saved.tensor)

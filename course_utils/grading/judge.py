@@ -5,13 +5,14 @@ Every value is of an exact built-in type or a tensor (see `values.plain`), so th
 
 import builtins
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from course_utils.errors import shorten
 from course_utils.grading.compare import compare
 from course_utils.grading.fingerprints import diagnose
+from course_utils.grading.loading import SetEntry
 from course_utils.grading.question import Case, Question, Values
 from course_utils.grading.values import conform
 
@@ -65,7 +66,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Result:
+class QuestionResult:
     """A question's result. `diagnosis` tells a known mistake, `mistake` is its name; `public_only`: hidden cases were not run."""
 
     question: str
@@ -146,27 +147,28 @@ def judge_answer(
     question: Question,
     cases: Sequence[Case],
     outcomes: Sequence[Outcome],
-    entry: Mapping | None = None,
+    entry: SetEntry | None = None,
     *,
     public_only: bool = False,
     tries: int | None = None,
-) -> Result:
+) -> QuestionResult:
     """Judge the outcomes of `cases`: all verdicts, the points, a diagnosis and a hint.
 
     `entry` is the question's part of the released set, whose fingerprints name mistakes on the public cases. `tries` counts the
     failed checks up to this one; None if no other will follow.
     """
+    entry = entry or {}
     results = [judge_case(question, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
     verdicts = tuple(result.verdict for result in results)
     failures = [result for result in results if not result.verdict.passed]
-    name = _name_mistake(results, entry or {}) if failures else ""
+    name = _name_mistake(results, entry) if failures else ""
     recognized = _recognize(question, failures)
     if name and recognized and _loses_elsewhere(question, entry, name, results):
         name = ""
-    sentence, hint = _choose_advice(question, name, entry or {}, verdicts, tries)
+    sentence, hint = _choose_advice(question, name, entry, verdicts, tries)
     earned = points(question, [result.expected for result in results], [verdict.passed for verdict in verdicts])
     sentence = shorten(sentence or recognized, _LONGEST_SENTENCE)
-    return Result(question.id, verdicts, earned, question.points, sentence, hint, public_only, name)
+    return QuestionResult(question.id, verdicts, earned, question.points, sentence, hint, public_only, name)
 
 
 def points(question: Question, expected: Sequence[Values], passed: Sequence[bool]) -> float:
@@ -187,7 +189,7 @@ def _without_words(outcome: Outcome) -> Outcome:
     return replace(outcome, text=name if is_builtin else "an exception", line=number[0] if number else "")
 
 
-def _name_mistake(results: Sequence[CaseResult], entry: Mapping) -> str:
+def _name_mistake(results: Sequence[CaseResult], entry: SetEntry) -> str:
     """The name of the mistake with these fingerprints; of cases with one name, the first is the public one and counts."""
     public = {*entry.get("cases", ()), *chain.from_iterable(m["prints"] for m in entry.get("mistakes", {}).values())}
     by_name = {result.case.name: result for result in reversed(results) if result.case.name in public}
@@ -195,7 +197,7 @@ def _name_mistake(results: Sequence[CaseResult], entry: Mapping) -> str:
     return diagnose(entry, {name: result.outcome for name, result in by_name.items()}, failed_cases) or ""
 
 
-def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Sequence[CaseResult]) -> bool:
+def _loses_elsewhere(question: Question, entry: SetEntry, name: str, results: Sequence[CaseResult]) -> bool:
     """Whether something else costs all the points, so that mending this mistake alone would gain nothing.
 
     A test that misses one wrong answer of three, and refuses a right one, has 0 of 3: the mistake of missing would leave 2.
@@ -214,7 +216,7 @@ def _loses_elsewhere(question: Question, entry: Mapping, name: str, results: Seq
 
 
 def _choose_advice(
-    question: Question, name: str, entry: Mapping, verdicts: Sequence[Verdict], tries: int | None
+    question: Question, name: str, entry: SetEntry, verdicts: Sequence[Verdict], tries: int | None
 ) -> tuple[str, str]:
     """The named mistake's sentence and hint, or the hint that this many tries have earned."""
     if name:

@@ -45,7 +45,7 @@ def function(oracle: Callable, **fields) -> Question:
         result = answer(**inputs)
         return result if type(result) is dict else {"result": result}
 
-    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_extend_replaces(oracle, **fields))
+    return Question(run=call, expected=lambda inputs: plain(call(oracle, inputs)), **_extend_replaces(oracle, fields))
 
 
 def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fields) -> Question:
@@ -60,12 +60,10 @@ def stream(oracle: Callable, *, hyper: Mapping[str, tuple] | None = None, **fiel
     def cases(random: Random) -> list[Case]:
         return streams.cases(random, hyper or streams.ADAM)
 
-    def expected(inputs: dict) -> dict:
-        return plain(streams.drive(oracle, inputs))
-
     defaults = {"public": cases, "hidden": cases, "tolerance": streams.TOLERANCE, "counted": ("state",)}
     defaults["recognize"] = streams.recognize_changed_gradients
-    return Question(run=streams.drive, expected=expected, **{**defaults, **_extend_replaces(oracle, **fields)})
+    fields = defaults | _extend_replaces(oracle, fields)
+    return Question(run=streams.drive, expected=lambda inputs: plain(streams.drive(oracle, inputs)), **fields)
 
 
 def collective(
@@ -105,8 +103,8 @@ def collective(
             for call, inputs_by_rank in inputs["calls"].items()
         }
 
-    defaults = {"counted": (ranks.MESSAGES, ranks.BYTES), **fields}
-    return Question(run=run, expected=expected, ranks=True, **defaults)
+    defaults = {"counted": (ranks.MESSAGES, ranks.BYTES)}
+    return Question(run=run, expected=expected, ranks=True, **(defaults | fields))
 
 
 def account(
@@ -152,7 +150,7 @@ def account(
         return [Case(labels[name], {"number": name}) for name in units]
 
     defaults = {"parts": True, "reveal": False, "recognize": recognize, "tolerance": tolerance}
-    return Question(run=run, expected=expected, public=public, **{**defaults, **fields})
+    return Question(run=run, expected=expected, public=public, **(defaults | fields))
 
 
 def choice(
@@ -192,11 +190,8 @@ def choice(
             return (why_not or {}).get(keys["reason"], "The choice is right; the reason is another.")
         return (why_not or {}).get(keys["choice"])
 
-    def expected(_: object) -> dict:
-        return {"choice": right, "reason": reason}
-
     defaults = {"reveal": False, "recognize": recognize, "public": lambda _: [Case("choice and reason", {})]}
-    return Question(run=run, expected=expected, **{**defaults, **fields})
+    return Question(run=run, expected=lambda _: {"choice": right, "reason": reason}, **(defaults | fields))
 
 
 def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collection[str] = (), **fields) -> Question:
@@ -217,13 +212,11 @@ def design(rules: Mapping[str, Callable[[object], str | None]], *, words: Collec
     name = fields["answer"]
     spellings = tuple(words)
 
-    def public(_: object) -> list[Case]:
-        return [Case(rule, {"rule": rule}) for rule in rules]
-
+    defaults = {"public": lambda _: [Case(rule, {"rule": rule}) for rule in rules], "parts": True}
     return Question(
         run=lambda answer, inputs: {name: _to_numbers(answer, spellings)},
         expected=lambda inputs: {name: Rule(rules[inputs["rule"]])},
-        **{"public": public, "parts": True, **fields},
+        **(defaults | fields),
     )
 
 
@@ -248,12 +241,11 @@ def kills(subject: str, *, right: Mapping[str, str], wrong: Mapping[str, str], *
         return None
 
     defaults = {"public": lambda _: subjects.cases(right, wrong), "parts": True, "share": subjects.share_killed}
-    return Question(
-        run=run, expected=lambda inputs: right_verdicts[inputs["source"]], recognize=recognize, **{**defaults, **fields}
-    )
+    fields = defaults | fields
+    return Question(run=run, expected=lambda inputs: right_verdicts[inputs["source"]], recognize=recognize, **fields)
 
 
-def _extend_replaces(oracle: object, **fields) -> dict:
+def _extend_replaces(oracle: object, fields: dict) -> dict:
     """The fields, with an oracle of torch's and its base classes added to `replaces` by their public names."""
     objects = oracle.__mro__ if isinstance(oracle, type) else [oracle]
     modules = {item: str(getattr(item, "__module__", "")) for item in objects if item is not Optimizer}

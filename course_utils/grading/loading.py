@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 from course_utils.errors import CourseError, suggest
 from course_utils.grading.question import Question
@@ -12,8 +13,39 @@ SETS = Path(__file__).parent / "sets"
 """The folder of the released sets, in a checkout and in an installed package alike."""
 
 
+class MistakeEntry(TypedDict):
+    """A known mistake as a learner's machine knows it, which has none of its code."""
+
+    sentence: str
+    hint: int  # the index of the hint that follows the sentence
+    prints: dict[str, dict]  # the fingerprint of its values by public case, of those that tell mistakes apart
+    fails: NotRequired[list[str]]  # all public cases that it fails; absent where a question has parts
+
+
+class SetEntry(TypedDict):
+    """A question of a released set; fields without a comment are those of `Question`."""
+
+    id: str
+    title: str
+    points: int
+    difficulty: int
+    minutes: int
+    answer: str
+    parts: bool
+    reveal: bool
+    hints: list[str]
+    counted: list[str]
+    tolerance: dict[str, float]
+    code: str  # of the cell that defines the question
+    stub: str  # the answer's cell as it is handed out
+    has_hidden: bool  # whether it has hidden cases
+    cases: list[str]  # the names of the public ones
+    mistakes: dict[str, MistakeEntry]
+    oracle: NotRequired[str]  # what a hidden oracle returned on the public cases, see `oracles.pack`
+
+
 def load_set(name: str) -> dict:
-    """The released set called `name`, such as `03_adamw`: `{"name": …, "questions": [entry, …]}`.
+    """The released set called `name`, such as `03_adamw`; its `questions` are a list of `SetEntry`.
 
     Raises `CourseError`, listing the sets, if there is none of that name.
     """
@@ -29,7 +61,7 @@ def set_names() -> list[str]:
     return sorted(path.stem for path in SETS.glob("*.json"))
 
 
-def question_from(entry: dict) -> Question:
+def question_from(entry: SetEntry) -> Question:
     """The question of a set's entry, without hidden cases, mistakes and variants.
 
     If the oracle is hidden, the question has expected values of its public cases only.

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from course_utils.grading.judge import Result, Verdict
+from course_utils.grading.judge import QuestionResult, Verdict
+from course_utils.grading.loading import SetEntry
 from course_utils.grading.progress import Attempts
 from course_utils.grading.question import Question
 from course_utils.units import format_counted
@@ -61,7 +62,7 @@ class Report:
 
 
 def check_report(
-    result: Result,
+    result: QuestionResult,
     question: Question,
     note: str,
     records: Mapping[str, Attempts],
@@ -155,7 +156,7 @@ def _offer(question: Question, invitation: str) -> Line:
     return Line("fact", f'{invitation}: `check("{question.id}", {_SEEING})`.')
 
 
-def progress_report(name: str, entries: Sequence[Mapping], records: Mapping[str, Attempts]) -> Report:
+def progress_report(name: str, entries: Sequence[SetEntry], records: Mapping[str, Attempts]) -> Report:
     """All questions of a set, with what is passed."""
     passed_ids = {entry["id"] for entry in entries if records.get(entry["id"], Attempts()).passed}
     lines = [Line("head", f"{name}: {len(passed_ids)} of {len(entries)} questions passed")]
@@ -166,7 +167,7 @@ def progress_report(name: str, entries: Sequence[Mapping], records: Mapping[str,
     return Report(tuple(lines), "passed" if len(passed_ids) == len(entries) else "open")
 
 
-def _status(result: Result, record: Attempts, newer_failure: str = "") -> str:
+def _status(result: QuestionResult, record: Attempts, newer_failure: str = "") -> str:
     passed = sum(verdict.passed for verdict in result.verdicts)
     worth = format_counted(result.max_points, "point")
     if result.unanswered:

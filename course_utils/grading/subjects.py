@@ -69,9 +69,7 @@ def verdict_of(test: Callable, subject: object) -> str:
     Any other exception propagates; raises `UnfitError` for any other result.
     """
     try:
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # they are about the subject, which the test's author did not write
+        with warnings.catch_warnings(action="ignore"):  # those of the subject, which the test's author did not write
             verdict = test(subject)
     except AssertionError:
         return REFUSED

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from course_utils.errors import CourseError
 from course_utils.grading.check import Checker, not_defined
 from course_utils.grading.definition import Definition, cell_in_words, digest_of_cell
-from course_utils.grading.judge import Result
-from course_utils.grading.loading import load_set
+from course_utils.grading.judge import QuestionResult
+from course_utils.grading.loading import SetEntry, load_set
 from course_utils.grading.progress import recall
 from course_utils.grading.question import CASE_SECONDS, EXERCISE_LINE, Question
 from course_utils.grading.showing import Report
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class FileChecker(Checker):
     """The check of a notebook that ran in this process; `stopped` has the exception's type by question whose cell stopped."""
 
-    def __init__(self, set_name: str, entries: list[dict]):
+    def __init__(self, set_name: str, entries: list[SetEntry]):
         super().__init__(set_name, entries)
         self.stopped: dict[str, str] = {}
 
@@ -34,7 +34,7 @@ class FileChecker(Checker):
         return f"Its cell stopped with {stopped}, {not_defined(question)}." if stopped and not is_defined else ""
 
 
-def check_notebook(path: Path, set_name: str) -> Iterator[tuple[Result, Report]]:
+def check_notebook(path: Path, set_name: str) -> Iterator[tuple[QuestionResult, Report]]:
     """Run a learner's notebook from top to bottom in this process, silently; then check each question of the set.
 
     A cell that stops is named on stdout. Raises `CourseError` for an unknown set, for a file that is not a notebook, and for one

@@ -39,6 +39,7 @@ def sentence_of(expected, actual, tolerance=TIGHT) -> str | None:
         (torch.zeros(2), torch.zeros(3), "`y` has the shape (3,) where (2,) is expected."),
         (torch.zeros(2), torch.zeros(2, device="meta"), "`y` is on the device meta where cpu is expected."),
         (torch.zeros(3), torch.tensor([0, math.nan, 1]), "`y[1]` is NaN but should be 0; 2 of 3 elements differ."),
+        (torch.tensor([1j]), torch.tensor([0.5 + 1j]), "`y[0]` is 0.5+1j but should be 0+1j."),
         ([1, 2], [1], "`y` has the length 1 where 2 is expected."),
         ([1, 2], [1, 3], "`y[1]` is 3 but should be 2."),
         ({"a": 1}, {}, "`y · a` is missing."),
@@ -95,6 +96,11 @@ def test_the_first_step_tensor_and_index_are_named():
     assert compare(right, wrong, Tolerance(0.1, 0.0)).sentence() == (
         "After step 2, `bias[1]` is 1.5 but should be 1, 5 times as far off as is allowed; 1 of 2 elements differ."
     )
+
+
+def test_a_complex_number_is_as_many_tolerances_off_as_its_distance_is():
+    sentence = sentence_of(torch.tensor([3 + 4j]), torch.tensor([3 + 5j]), Tolerance(0.1, 0.0))
+    assert sentence == "`y[0]` is 3+5j but should be 3+4j, 2 times as far off as is allowed."
 
 
 def test_a_guarded_sentence_keeps_the_right_value_to_itself():

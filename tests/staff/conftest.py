@@ -33,16 +33,16 @@ def release_set(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def tiny(release_set, monkeypatch):
-    """The released set of two questions and the folder of its solutions."""
+def tiny_solutions(release_set, monkeypatch):
+    """The notebook of solutions to the released set of two questions."""
     monkeypatch.setattr(asking, "GRACE", 1.5)
     return release_set(notebook(SETUP, Q1, Q1_ANSWER, Q2, Q2_ANSWER))
 
 
 @pytest.fixture
-def exercise_set(tiny):
+def exercise_set(tiny_solutions):
     """The set of two questions, ready to be graded with hidden cases."""
-    return prepare(SET, tiny, SEED)
+    return prepare(SET, tiny_solutions, SEED)
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def write_class(tmp_path):
 def grade_class(write_class, tmp_path):
     """A function: student to grade of a new class; afterwards no process is left that was not there before."""
 
-    def grade_texts(texts, exercise_set, kind, jobs=2):
+    def grade_texts(texts, exercise_set, sandbox_kind, jobs=2):
         submissions = write_class(texts, mkdtemp(dir=tmp_path))
         before = set(psutil.Process().children(recursive=True))
         records = {}
-        grade.grade_all(submissions, exercise_set, kind, jobs, records.__setitem__)
+        grade.grade_all(submissions, exercise_set, sandbox_kind, jobs, records.__setitem__)
         assert set(psutil.Process().children(recursive=True)) <= before
         return records
 
@@ -74,16 +74,16 @@ def grade_class(write_class, tmp_path):
 
 
 @pytest.fixture(params=["bwrap", "fork", "fresh"])
-def kind(request):
+def sandbox_kind(request):
     """Each kind of sandbox; what the machine lacks is skipped."""
     need_sandbox(request.param)
     return request.param
 
 
 @pytest.fixture
-def run_command(tiny, tmp_path):
+def run_command(tiny_solutions, tmp_path):
     """A function: `course grade` of the folder `class` or another path, with or without a sandbox; returns the exit code."""
-    fixed = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny), "--trust"]
+    fixed = ["--set", SET, "--seed", str(SEED), "--solutions", str(tiny_solutions), "--trust"]
     return lambda *options, path="class": main(["grade", str(tmp_path / path), *fixed, *options])
 
 
@@ -97,7 +97,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def safe():
+def safe_kind():
     """The kind of sandbox that this machine has; hostile submissions are only tried where there is one."""
     need_sandbox()
     return best_kind()
@@ -120,7 +120,7 @@ def _start(lane):
 
 
 @pytest.fixture
-def warm(lanes, monkeypatch):
+def warm_lanes(lanes, monkeypatch):
     """Grading in lanes that stay from test to test, for tests of what is found there: a start takes three seconds."""
 
     class Warm(grade.LanePool):

@@ -14,9 +14,9 @@ from course_staff.grading.submission import Cell, ParsedCell
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is known of it")
-def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny, lanes, monkeypatch):
-    """Of one that sleeps it is found out; of one that loops it is said here how much it could compute, for machines are busy."""
-    answer, prepared = "import time\ndef scale(x, factor):\n    {}", prepare(SET, tiny).questions[0]
+def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny_solutions, lanes, monkeypatch):
+    """An answer that sleeps is measured. For one that loops the test says how much it computed, because machines are busy."""
+    answer, prepared = "import time\ndef scale(x, factor):\n    {}", prepare(SET, tiny_solutions).questions[0]
     seen = []
     for body, computed in (("time.sleep(9)", None), ("while True: pass", 0.0), ("while True: pass", 9.0)):
         if computed is not None:
@@ -27,11 +27,11 @@ def test_an_answer_is_starved_that_computed_for_less_than_half_of_its_time(tiny,
     assert seen == [("timeout", True), ("timeout", True), ("timeout", False)]
 
 
-def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe, monkeypatch):
+def test_code_that_keeps_the_parser_busy_is_given_up_and_costs_only_itself(safe_kind, monkeypatch):
     """A name of many combining letters is put in order by a sort whose time grows with the square of their number."""
     monkeypatch.setattr(asking, "PARSE_SECONDS", 1.0)
     letters = "a" + "\u0301\u0323" * 100_000
-    lane = sandbox.Lane(safe)
+    lane = sandbox.Lane(safe_kind)
     try:
         assert asking.parse_in_sandbox([f"{letters} = 1", "f = 1"], lane) == [ParsedCell(), ParsedCell()]
         name = frozenset({"f"})

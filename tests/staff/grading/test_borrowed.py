@@ -85,7 +85,7 @@ def test_what_another_has_written_is_foreign_in_a_check(name, question, source):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "question"), [(name, q) for name, q, _ in QUESTIONS if name not in RANKS])
 def test_it_would_be_right_where_nothing_is_replaced(name, question):
-    """Else it would prove nothing that it is refused; the course's scales of 8-bit blocks are float32 and so no answer."""
+    """Otherwise a refusal would prove nothing. The course's scales of 8-bit blocks are float32, and so they are no answer."""
     authored = AUTHORED[name][question]
     free = replace(authored, question=replace(authored.question, replaces=()))
     cases = free.question.cases()
@@ -117,14 +117,14 @@ def graded(grade_class, name, question, sources):
     slow_in({*ANSWERS} - {"03_adamw"}, QUESTIONS),
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_what_another_has_written_is_foreign_to_an_instructor(name, question, sources, grade_class):
     for record in graded(grade_class, name, question, sources):
         assert record["points"] == 0, record
         assert {verdict["kind"] for verdict in record["public"]} == {"foreign"}, record
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_who_patches_the_process_finds_nothing_to_borrow_there(grade_class):
     """What runs in it may say anything; what is right it cannot say without the class that knows it."""
     for name, record in zip(PATCHED, graded(grade_class, "03_adamw", "q2", PATCHED.values()), strict=True):
@@ -143,7 +143,7 @@ OWN_NAMED = "import bitsandbytes\nfrom transformers import Trainer, get_linear_s
     [(OWN_USED, "q2", {}), (OWN_NAMED, "q5", {"return": "math.isfinite(1)\n    return"})],
     ids=["used", "imported"],
 )
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_an_experiment_with_the_librarys_own_costs_nothing(experiment, question, change, grade_class):
     """The answer below it is judged, also where the cell stops; and also where it rests on the same cell's other imports."""
     authored = AUTHORED["03_adamw"][question]
@@ -165,10 +165,10 @@ def fullest(by_instant):
 """
 
 
-def test_the_set_is_not_where_the_answer_is(grade_class, safe):
-    """With what its oracles said."""
+def test_the_set_is_not_where_the_answer_is(grade_class, safe_kind):
+    """Its file also holds what the hidden oracles returned."""
     exercise_set = prepare_one("00_start_here", "q2")
     text = notebook(f"# EXERCISE q2\n{PEEKS}")
-    [question] = grade_class({"a": text}, exercise_set, safe, jobs=1)["a"]["questions"]
+    [question] = grade_class({"a": text}, exercise_set, safe_kind, jobs=1)["a"]["questions"]
     assert question["public"][0]["sentence"].startswith("`result[0]` is `0 sets`"), question["public"]
     assert question["points"] == 0

@@ -30,7 +30,7 @@ for folder, _, files in os.walk(sys.argv[1]):
         (["in", "src"], {"lib/so", "src/course/.venv/torch", "src/course/.venv/results/a"}),
     ],
 )
-def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe, monkeypatch):
+def test_what_is_private_is_not_seen_wherever_it_lies(private, seen, safe_kind, monkeypatch):
     """A checkout below the system's libraries, with its environment within, and other submissions beside them."""
     build = Path(course_utils.__file__).resolve().parents[1] / "build"
     build.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ print(json.dumps([sys.executable, sys.prefix, sys.base_prefix, os.__file__, site
 
 
 @pytest.mark.parametrize("behind", ["the environment", "the project's folder", "the base interpreter"])
-def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeypatch):
+def test_a_python_behind_links_has_a_sandbox_too(behind, safe_kind, tmp_path, monkeypatch):
     """As that Python sees itself; what it imports within the sandbox is the course and the libraries."""
     real = Path(sys.prefix)
     link = tmp_path / "link"
@@ -92,4 +92,4 @@ def test_a_python_behind_links_has_a_sandbox_too(behind, safe, tmp_path, monkeyp
     environment = {**os.environ, "PYTHONPATH": str(Path(course_utils.__file__).resolve().parents[1])}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (process.returncode, process.stderr) == (0, "")
-    assert best_kind(trust=False) == safe
+    assert best_kind(trust=False) == safe_kind

@@ -10,8 +10,9 @@ import sample_records
 from sample_records import question
 from tiny_set import SET, submission
 
-from course_staff.grading import report
 from course_staff.grading.by_hand import FILE, read_by_hand, with_points_by_hand
+from course_staff.grading.pages import class_page, student_page
+from course_staff.grading.results import table
 from course_utils.errors import CourseError
 
 WORTH = {"q1": 2, "q2": 1}
@@ -33,19 +34,19 @@ def amended(folder, records, rows):
 def test_points_by_hand_replace_the_graders_and_the_page_names_both(tmp_path):
     by = amended(tmp_path, [record("ann", q1=0), record("bo")], HEAD + 'ann,q1,"1,5",Good `idea`.\nbo,q2,0,\n')
     assert (by["ann"]["points"], by["bo"]["points"]) == (1.5 + 1, 2 + 0)
-    page = report.page(by["ann"])
+    page = student_page(by["ann"])
     assert "1.5 of 2 points, by hand, was 0" in page
     assert page.count("Good <code>idea</code>.") == 2, "beside the points, and as what to look at next"
-    assert "by hand" not in report.page(record("ann"))
-    rows = list(csv.DictReader(io.StringIO(report.table(list(by.values())))))
+    assert "by hand" not in student_page(record("ann"))
+    rows = list(csv.DictReader(io.StringIO(table(list(by.values())))))
     assert [(row["points"], row["q1"], row["q2"]) for row in rows] == [("2.5", "1.5", "1"), ("2.0", "2", "0.0")]
-    assert "1.5 h" in report.summary_page(list(by.values()), SET, [])
+    assert "1.5 h" in class_page(list(by.values()), SET, [])
 
 
 def test_a_comment_alone_leaves_the_points(tmp_path):
     by = amended(tmp_path, [record("ann", q1=0)], HEAD + "ann,q1,,See me.\n")
     assert by["ann"]["points"] == 1
-    page = report.page(by["ann"])
+    page = student_page(by["ann"])
     assert "See me." in page
     assert "by hand" not in page
 
@@ -86,12 +87,12 @@ def test_a_file_that_is_no_table_is_refused(tmp_path):
 
 def test_names_are_found_as_results_csv_has_them_whatever_they_look_like(tmp_path):
     for name in ("=cmd()", "a,b", "Zoë"):
-        (row,) = csv.DictReader(io.StringIO(report.table([record(name)])))
+        (row,) = csv.DictReader(io.StringIO(table([record(name)])))
         by = amended(tmp_path, [record(name)], f'{HEAD}"{row["student"]}",q1,0,\n')
         assert by[name]["points"] == 1
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_the_command_reads_what_the_instructor_wrote_in_every_later_run(run_command, write_class, tmp_path, capsys):
     write_class({"ann": submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")})
     assert run_command() == 0

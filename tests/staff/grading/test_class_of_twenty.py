@@ -32,7 +32,7 @@ def test_the_guide_names_what_each_handed_in(submissions):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.usefixtures("safe")
+@pytest.mark.usefixtures("safe_kind")
 def test_the_class_is_graded_as_the_guide_shows_it(submissions, tmp_path):
     text, _ = twenty.grade_twice(tmp_path / "class")
     results = tmp_path / "class-results"

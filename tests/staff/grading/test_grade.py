@@ -13,7 +13,8 @@ from tiny_set import Q1_ANSWER, Q2_ANSWER, SEED, SET, SETUP, answer_with, best_k
 
 from course_staff.grading import asking, grade, sandbox
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.grading.submission import Cell
 from course_staff.grading.worklist import identify
 from course_utils.cli import main
@@ -135,15 +136,17 @@ def test_cells_that_never_end_take_only_their_own_time(exercise_set, grade_class
 
 
 @pytest.mark.parametrize(("starved_count", "wins"), [(1, True), pytest.param(0, False, marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("warm")
-def test_a_starved_answer_is_run_once_more_alone_with_more_time(tiny, grade_class, monkeypatch, starved_count, wins):
+@pytest.mark.usefixtures("warm_lanes")
+def test_a_starved_answer_is_run_once_more_alone_with_more_time(
+    tiny_solutions, grade_class, monkeypatch, starved_count, wins
+):
     """The answer needs twice its limit, so that only the second run with three times the limit can give it the points."""
     starved = chain([True] * starved_count, repeat(False))
     monkeypatch.setattr(
         sandbox.Conversation, "measure_starvation", lambda conversation: setattr(conversation, "starved", next(starved))
     )
     slow = answer_with("import time\ntime.sleep(1)\nreturn x * factor")
-    record = grade_class({"slow": slow}, prepare(SET, tiny, seconds=0.5), best_kind())["slow"]
+    record = grade_class({"slow": slow}, prepare(SET, tiny_solutions, seconds=0.5), best_kind())["slow"]
     assert points(record) == [2 * wins, 1]
 
 
@@ -170,16 +173,16 @@ def mean(x):
 
 
 @pytest.mark.slow
-def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, grade_class, kind):
+def test_an_answer_may_run_on_several_ranks_in_every_kind_of_process(release_set, grade_class, sandbox_kind):
     """As many ranks meet as asked, though nothing reaches the network, and they end with their question."""
     solutions = release_set(notebook(SETUP, RANKS, MEAN))
     wrong = MEAN.replace(" / dist.get_world_size()", "")
     texts = {"right": notebook(MEAN), "wrong": notebook(wrong)}
-    records = grade_class(texts, prepare(SET, solutions, SEED), kind)
+    records = grade_class(texts, prepare(SET, solutions, SEED), sandbox_kind)
     assert {name: points(record) for name, record in records.items()} == {"right": [2], "wrong": [0]}, records
 
 
-def test_if_no_process_starts_nothing_is_graded(exercise_set, write_class, tmp_path, monkeypatch, kind):
+def test_if_no_process_starts_nothing_is_graded(exercise_set, write_class, tmp_path, monkeypatch, sandbox_kind):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'there_is_none'\" >&2\nexit 1\n")
     python.chmod(0o755)
@@ -187,12 +190,12 @@ def test_if_no_process_starts_nothing_is_graded(exercise_set, write_class, tmp_p
     paths = write_class({"right": HONEST["right"].text})
     graded = []
     with pytest.raises(CourseError, match=r"\(.*No module named 'there_is_none'\)+\. It sees the packages") as caught:
-        grade.grade_all(paths, exercise_set, kind, 1, lambda *arguments: graded.append(arguments))
+        grade.grade_all(paths, exercise_set, sandbox_kind, 1, lambda *arguments: graded.append(arguments))
     assert "run `make lab`" in str(caught.value)
     assert graded == []
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, write_class, tmp_path, monkeypatch, capsys):
     paths = write_class(dict.fromkeys(("ann", "bo"), HONEST["right"].text))
     read_submission = grade.read_submission
@@ -239,25 +242,37 @@ def test_a_killed_worker_is_replaced_and_no_folder_is_left(exercise_set, tmp_pat
     lane.close()
 
 
-@pytest.mark.usefixtures("warm")
-def test_the_command_writes_results_and_takes_up_what_is_done(run_command, write_class, tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def graded_class(run_command, write_class, tmp_path, warm_lanes):
+    """The folder of results of five submissions, graded by the command."""
     names = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
     write_class({name: HONEST[name].text for name in names})
     (tmp_path / "class" / "answer.py").write_text("x")
+    assert run_command() == 0
+    return tmp_path / "class-results"
+
+
+@pytest.mark.usefixtures("graded_class")
+def test_each_run_sums_up_the_class_and_names_other_files(run_command, capsys):
     assert run_command() == 0
     output = capsys.readouterr().out
     assert "5 submissions, 67% of all points" in output
     assert "answer.py" in output
     assert "1  Your product is a sum." in output
-    out = tmp_path / "class-results"
-    rows = list(csv.DictReader((out / "results.csv").read_text("utf-8").splitlines()))
+
+
+def test_the_command_writes_a_table_records_and_a_page_for_each_student(graded_class):
+    rows = list(csv.DictReader((graded_class / "results.csv").read_text("utf-8").splitlines()))
     assert {row["student"]: row["points"] for row in rows}["'=cmd()"] == "3.0"
-    records = json.loads((out / "results.json").read_text("utf-8"))
-    assert [record["student"] for record in records] == sorted(names)
-    pages = {path.stem: path.read_text("utf-8") for path in (out / "students").glob("*.html")}
+    records = json.loads((graded_class / "results.json").read_text("utf-8"))
+    assert [record["student"] for record in records] == ["=cmd()", "Zoë 学生 🙂", "broken", "named mistake", "right"]
+    pages = {path.stem: path.read_text("utf-8") for path in (graded_class / "students").glob("*.html")}
     assert "Your product is a sum." in pages[file_name("named mistake")]
     assert "Product &lt;b&gt;" in pages[file_name("right")]
-    before = (out / "results.csv").read_bytes()
+
+
+def test_a_second_run_grades_only_what_is_new(graded_class, run_command, write_class, capsys, monkeypatch):
+    before = (graded_class / "results.csv").read_bytes()
     write_class({"late": HONEST["right"].text})
     run_on = []
     read = grade.read_submission
@@ -265,8 +280,8 @@ def test_the_command_writes_results_and_takes_up_what_is_done(run_command, write
     assert run_command() == 0
     assert run_on == ["late"]
     assert "5 of 6 were graded before" in capsys.readouterr().err
-    assert (out / "results.csv").read_bytes() != before
-    assert not (out / "copies").exists()
+    assert (graded_class / "results.csv").read_bytes() != before
+    assert not (graded_class / "copies").exists()
 
 
 @pytest.mark.slow
@@ -287,13 +302,13 @@ def test_an_interrupted_run_keeps_what_is_finished(run_command, write_class, tmp
     assert len(list((tmp_path / "class-results" / "records").glob("*.json"))) == 1
 
 
-def test_without_a_sandbox_the_command_asks_for_trust(tiny, write_class, tmp_path, capsys, monkeypatch):
+def test_without_a_sandbox_the_command_asks_for_trust(tiny_solutions, write_class, tmp_path, capsys, monkeypatch):
     write_class({"right": HONEST["right"].text})
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho 'bwrap: no, thanks' >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "platform", "linux")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]
+    command = ["grade", str(tmp_path / "class"), "--set", SET, "--seed", "1", "--solutions", str(tiny_solutions)]
     assert main(command) == 2
     errors = capsys.readouterr().err
     assert "no sandbox on this machine: bubblewrap fails (bwrap: no, thanks). A submission" in errors
@@ -311,7 +326,7 @@ def test_a_grade_without_a_sandbox_does_not_stand_for_one_with(exercise_set, wri
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_one_submission_is_graded_anew_on_its_own(run_command, write_class, tmp_path, capsys):
     write_class({name: HONEST[name].text for name in ("right", "named mistake")})
     assert run_command() == 0
@@ -325,7 +340,7 @@ def test_one_submission_is_graded_anew_on_its_own(run_command, write_class, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_a_file_is_added_to_the_results_of_a_class(run_command, write_class, tmp_path, capsys):
     write_class({"right": HONEST["right"].text})
     assert run_command() == 0
@@ -342,7 +357,7 @@ def test_a_file_is_added_to_the_results_of_a_class(run_command, write_class, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_results_may_lie_above_the_submissions_and_not_among_them(run_command, write_class, tmp_path, capsys):
     write_class({"right": HONEST["right"].text})
     assert run_command("--out", str(tmp_path)) == 0
@@ -370,8 +385,8 @@ def test_a_number_that_makes_no_sense_is_refused(options, says, run_command, wri
     assert says in capsys.readouterr().err
 
 
-def test_an_unknown_set_or_folder_is_named_before_anything_is_run(run_command, tiny, tmp_path, capsys):
-    assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny)]) == 2
+def test_an_unknown_set_or_folder_is_named_before_anything_is_run(run_command, tiny_solutions, tmp_path, capsys):
+    assert main(["grade", str(tmp_path / "none"), "--set", SET, "--seed", "1", "--solutions", str(tiny_solutions)]) == 2
     assert f"There is no folder {tmp_path / 'none'}" in capsys.readouterr().err
     (tmp_path / "class").mkdir()
     assert run_command() == 2
@@ -380,7 +395,7 @@ def test_an_unknown_set_or_folder_is_named_before_anything_is_run(run_command, t
     assert f"No exercise set is called '98'; the exercise sets are: {SET}." in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_pages_are_for_students_and_records_are_not_among_them(run_command, write_class, tmp_path):
     """Neither hidden inputs, nor anything that an exception says where there are any, is on a student's page."""
     tells = "raise ValueError(f'<i>{x.tolist()}')"
@@ -405,7 +420,7 @@ def test_pages_are_for_students_and_records_are_not_among_them(run_command, writ
     assert ":root{color-scheme:light dark" in page  # on the body alone, a dark page stays light
 
 
-def test_check_runs_the_public_checks_of_a_notebook(tiny, tmp_path, capsys):
+def test_check_runs_the_public_checks_of_a_notebook(tiny_solutions, tmp_path, capsys):
     (tmp_path / f"{SET}.ipynb").write_text(HONEST["named mistake"].text)
     assert main(["check", str(tmp_path / f"{SET}.ipynb")]) == 1
     output = capsys.readouterr().out

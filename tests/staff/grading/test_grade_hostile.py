@@ -17,7 +17,8 @@ from tiny_set import SEED, SET, SETUP, answer_with, kinds, notebook, points, sub
 
 from course_staff.grading import grade, sandbox
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.grading.worklist import find_submissions, identify
 from course_utils.errors import CourseError
 from course_utils.grading.loading import SETS
@@ -184,7 +185,9 @@ QUICK = {
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_path, safe, monkeypatch, names):
+def test_hostile_submissions_cost_nobody_but_themselves(
+    tiny_solutions, grade_class, tmp_path, safe_kind, monkeypatch, names
+):
     """In two sandboxes for all of them, where each stands in the way of many."""
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     monkeypatch.setattr(sandbox, "END_SECONDS", 1.0)
@@ -192,11 +195,11 @@ def test_hostile_submissions_cost_nobody_but_themselves(tiny, grade_class, tmp_p
     accepted = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: accepted.append(server.accept()), daemon=True).start()
-        cases = attacks(tiny, results, server.getsockname()[1])
+        cases = attacks(tiny_solutions, results, server.getsockname()[1])
         cases = {name: case for name, case in cases.items() if not names or name in names}
         assert len(cases) == len(names or cases)
         texts = {name: case.text for name, case in cases.items()}
-        records = grade_class(texts, prepare(SET, tiny, SEED, seconds=1), safe)
+        records = grade_class(texts, prepare(SET, tiny_solutions, SEED, seconds=1), safe_kind)
     assert {name: points(record) for name, record in records.items()} == {
         name: [case.points, 1] for name, case in cases.items()
     }
@@ -222,9 +225,9 @@ while True: pass"""
 
 
 @pytest.mark.slow
-def test_many_endless_programs_take_no_time_from_their_neighbors(tiny, grade_class, safe):
+def test_many_endless_programs_take_no_time_from_their_neighbors(tiny_solutions, grade_class, safe_kind):
     texts = {"hogs": answer_with(HOGS), **dict.fromkeys(("one", "two"), answer_with(RIGHT))}
-    records = grade_class(texts, prepare(SET, tiny, SEED, seconds=20), safe, jobs=3)
+    records = grade_class(texts, prepare(SET, tiny_solutions, SEED, seconds=20), safe_kind, jobs=3)
     assert {name: points(record) for name, record in records.items()} == {"hogs": [0, 1], "one": [2, 1], "two": [2, 1]}
     assert kinds(records["hogs"]) - {"values"} <= {"died", "timeout"}
 
@@ -250,7 +253,7 @@ def test_without_a_sandbox_a_test_that_needs_one_fails_under_ci(ci, ends, monkey
         tiny_set.need_sandbox()
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monkeypatch):
     def faulty(question, *rest, **options):
         if question.id == "q1" and any(outcome.kind == "values" for outcome in rest[1]):
@@ -266,12 +269,12 @@ def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monk
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe, order):
+def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe_kind, order):
     """Each leaves files, a port, a process, and looks for the other's."""
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
     exercise_set = replace(exercise_set, questions=exercise_set.questions[::order])
-    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe)["spy"]
+    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe_kind)["spy"]
     assert points(record) == [2, 1][::order], json.dumps(record)
 
 
@@ -285,9 +288,9 @@ if os.uname().machine == "x86_64":  # the same by its number for programs with 3
 return x * factor"""
 
 
-def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe):
+def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe_kind):
     texts = {"memory": answer_with(MEMORY), "remounts": answer_with(REMOUNT)}
-    records = grade_class(texts, exercise_set, safe)
+    records = grade_class(texts, exercise_set, safe_kind)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 

@@ -17,7 +17,7 @@ from sample_records import BROKEN, record
 from tiny_set import SEED, SET
 
 from course_staff.grading import limits
-from course_staff.grading.report import file_name
+from course_staff.grading.record import file_name
 from course_staff.release.source import load_solutions
 
 MOST_BYTES = 200_000  # of a page or of a record
@@ -79,12 +79,12 @@ def nothing_stays():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, honest, nothing_stays):
+def test_a_class_of_strangers_costs_nobody_but_themselves(tiny_solutions, tmp_path, safe_kind, honest, nothing_stays):
     """Crowded into two sandboxes, where each could stand in the way of many."""
     submissions = everything() | honest
     assert len(submissions) > 100
     write(tmp_path / "class", submissions)
-    process = command(tiny.parent, tmp_path / "class", crowded=True)
+    process = command(tiny_solutions.parent, tmp_path / "class", crowded=True)
     output, complained = process.communicate(timeout=580)
     assert process.returncode == 0, complained[-2000:]
     assert output.startswith(f"{SET}: {len(submissions)} submissions")
@@ -99,7 +99,7 @@ def test_a_class_of_strangers_costs_nobody_but_themselves(tiny, tmp_path, safe, 
     assert len(pages) == len(records) == len(submissions)
     texts = {path.name: path.read_text("utf-8") for path in [*pages, results / "summary.html", results / "summary.txt"]}
     for_students = "\n".join(text for name, text in texts.items() if "summary" not in name)
-    assert [secret for secret in secrets(tiny) if secret in for_students] == []
+    assert [secret for secret in secrets(tiny_solutions) if secret in for_students] == []
     for name, text in [*texts.items(), ("what it says", output)]:
         of_strangers = text.replace(PICTURE, "", 1) if name == "summary.html" else text
         assert not (name.endswith(".html") and ("<script" in of_strangers or "<img" in of_strangers)), name
@@ -126,7 +126,7 @@ FORGED = record("honest 1", set=SET, seed=SEED, points=99, max_points=3)
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_two_runs_at_once_and_records_that_are_none(tiny, tmp_path, safe, honest, nothing_stays):
+def test_two_runs_at_once_and_records_that_are_none(tiny_solutions, tmp_path, safe_kind, honest, nothing_stays):
     results = tmp_path / "class-results"
     (results / "records").mkdir(parents=True)
     for name, text in BROKEN.items():
@@ -136,11 +136,11 @@ def test_two_runs_at_once_and_records_that_are_none(tiny, tmp_path, safe, honest
     (results / "records" / "link.json").symlink_to("link.json")
     (results / "records" / f"{file_name('honest 1')}.json").write_text(json.dumps(FORGED))
     write(tmp_path / "class", honest)
-    runs = [command(tiny.parent, tmp_path / "class") for _ in range(2)]
+    runs = [command(tiny_solutions.parent, tmp_path / "class") for _ in range(2)]
     outputs = [run.communicate(timeout=180) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
     assert graded(results) == {name: right for name, (_, right) in honest.items()}
-    third_run = command(tiny.parent, tmp_path / "class")
+    third_run = command(tiny_solutions.parent, tmp_path / "class")
     out, complained = third_run.communicate(timeout=100)
     assert third_run.returncode == 0
     assert out.startswith(f"{SET}: 3 submissions, 100% of all points\n")

@@ -7,7 +7,7 @@ import pytest
 from tiny_set import SET, notebook, submission
 
 from course_staff.grading.gradebook import read_gradebook
-from course_staff.grading.report import Results
+from course_staff.grading.results import Results
 from course_utils.cli import main
 from course_utils.errors import CourseError
 
@@ -121,8 +121,8 @@ def test_a_file_that_is_no_export_is_answered_with_how_to_get_one(tmp_path, cont
         read_gradebook(tmp_path / "none.csv")
 
 
-@pytest.mark.usefixtures("warm")
-def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny, capsys):
+@pytest.mark.usefixtures("warm_lanes")
+def test_the_command_writes_the_filled_file_beside_the_results(tmp_path, tiny_solutions, capsys):
     (tmp_path / "class").mkdir()
     right = submission("# EXERCISE q1\ndef scale(x, factor):\n    return x * factor")
     (tmp_path / "class" / "u1.ipynb").write_text(right)

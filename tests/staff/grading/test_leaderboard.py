@@ -10,7 +10,8 @@ import sample_records
 from sample_records import record
 
 from course_staff.grading.leaderboard import boards
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_utils.viz.tradeoff import format_operations, tradeoff_figure
 
 HOSTILE = ("=cmd()", "<script>alert(1)</script>", "$\\frac{1}{0}$", "a'b\"c`d`", "\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}")

@@ -28,15 +28,15 @@ def test_what_a_family_computed_is_what_the_system_says():
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
 def test_too_many_processes_or_files_and_too_much_memory_or_time_are_seen():
     family = limits.Family(os.getpid(), ["/dev/shm"])
-    enough = {"memory": 2**40, "processes": 10**6, "ahead": 10.0**6, "files": 10**9}
-    assert family.excess(**enough) == 0
+    enough = limits.Limits(process_bytes=2**40, processes=10**6, seconds_ahead=10.0**6, files=10**9)
+    assert family.excess(enough) == 0
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert child.pid in {process.number for process in limits.descendants(os.getpid())}
-        assert family.excess(**enough | {"processes": 0}) == limits.TOO_MANY_PROCESSES
-        assert family.excess(**enough | {"files": 0}) == limits.TOO_MANY_FILES
-        assert family.excess(**enough | {"memory": 0}) == limits.TOO_MUCH_MEMORY
-        assert family.excess(**enough | {"ahead": -(10.0**6)}) == limits.TOO_MUCH_TIME
+        assert family.excess(enough._replace(processes=0)) == limits.TOO_MANY_PROCESSES
+        assert family.excess(enough._replace(files=0)) == limits.TOO_MANY_FILES
+        assert family.excess(enough._replace(process_bytes=0)) == limits.TOO_MUCH_MEMORY
+        assert family.excess(enough._replace(seconds_ahead=-(10.0**6))) == limits.TOO_MUCH_TIME
     finally:
         child.kill()
         child.communicate()

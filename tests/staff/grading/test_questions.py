@@ -17,7 +17,7 @@ from trainings import loop
 from course_staff.release.case_runner import outcomes
 from course_staff.release.source import AuthoredQuestion, apply_mistake
 from course_utils.grading import Mistake, Question
-from course_utils.grading.judge import Result, judge_answer, points
+from course_utils.grading.judge import QuestionResult, judge_answer, points
 from course_utils.grading.loading import load_set, question_from, run_question, set_names
 from course_utils.grading.run import run_cases
 from course_utils.memory import Meter
@@ -32,7 +32,7 @@ def authored_question(name: str, question: str) -> AuthoredQuestion:
     return next(candidate for candidate in solutions_of(name) if candidate.question.id == question)
 
 
-def judged(author: AuthoredQuestion, source: str, seed: int | None = None, only: str = "") -> Result:
+def judged(author: AuthoredQuestion, source: str, seed: int | None = None, only: str = "") -> QuestionResult:
     """The result on the public cases, or on a seed's hidden ones, whose names begin with `only`."""
     cases = [case for case in author.question.cases(seed) if case.name.startswith(only)]
     return judge_answer(author.question, cases, outcomes(author, source, cases))
@@ -128,7 +128,7 @@ def training(bytes: str = "20 * MiB", operations: str = "10**10", target: str = 
     return run_question(code.replace(limits, f"{bytes}, {operations}, {target}"), "q4")
 
 
-def judge_training(question: Question, train=loop) -> Result:
+def judge_training(question: Question, train=loop) -> QuestionResult:
     cases = question.cases()
     return judge_answer(question, cases, run_cases(question, train, cases))
 

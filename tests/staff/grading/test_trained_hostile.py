@@ -8,7 +8,8 @@ import pytest
 from tiny_set import SEED, SET, SETUP, answer_with, best_kind, notebook, points
 
 from course_staff.grading.prepare import prepare
-from course_staff.grading.report import Results, file_name
+from course_staff.grading.record import file_name
+from course_staff.grading.results import Results
 from course_staff.release.source import load_solutions
 from course_utils.data.functions import FILE
 
@@ -70,10 +71,10 @@ def capstone_set(release_set):
 
 
 @pytest.mark.slow
-def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(capstone_set, grade_class, tmp_path, safe):
+def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(capstone_set, grade_class, tmp_path, safe_kind):
     bodies = {**BODIES, "z honest": "honest(model, ids, labels)"}
     texts = {name: handed_in(body) for name, body in bodies.items()}
-    records = grade_class(texts, capstone_set, safe)
+    records = grade_class(texts, capstone_set, safe_kind)
     sentences = {name: record["questions"][0]["public"][0]["sentence"] for name, record in records.items()}
     expected = {**dict.fromkeys(BODIES, [0]), "z honest": [2]}
     assert {name: points(record) for name, record in records.items()} == expected, sentences
@@ -87,7 +88,7 @@ def test_who_cheats_gets_nothing_and_the_next_one_what_is_earned(capstone_set, g
     assert str(honest["figures"]["operations"]) not in page
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_figures_are_the_worst_of_all_cases_that_passed(exercise_set, grade_class):
     """Bytes and operations are costs, accuracy is none."""
     first = exercise_set.questions[0]

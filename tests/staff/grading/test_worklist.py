@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from course_staff.grading.worklist import SubmittedFile, check_place, check_set, find_submissions, list_work
+from course_staff.grading.worklist import SubmittedFile, check_place, find_submissions, list_work
 from course_utils.errors import CourseError
 
 A, B = (SubmittedFile(Path(f"{name}.ipynb"), f"file {name}", f"key {name}") for name in "ab")
@@ -55,15 +55,11 @@ def test_a_file_that_is_the_same_and_was_graded_otherwise_is_outdated():
     assert list_work({"a": A}, {"a": {**OF_A, "key": "other", "failed": True}}, 7, None, False).outdated == ()
 
 
-def test_a_file_takes_no_other_ones_place_and_a_set_no_other_sets():
+def test_a_file_takes_no_other_ones_place():
     check_place("a", A, {"a": OF_A})
     check_place("a", A, {"b": OF_B})
     with pytest.raises(CourseError, match="another submission called 'a'; give the file another name"):
         check_place("a", B, {"a": OF_A})
-    check_set({"a": OF_A}, "03_adamw", Path("results"))
-    message = "results contains results of the set 03_adamw; name another folder with --out"
-    with pytest.raises(CourseError, match=message):
-        check_set({"a": OF_A}, "04_adafactor", Path("results"))
 
 
 def test_what_a_mac_or_jupyter_lays_beside_notebooks_is_nobodys(tmp_path):

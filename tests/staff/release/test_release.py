@@ -223,7 +223,7 @@ def test_there_is_a_skeleton_of_every_kind_and_of_a_question_of_none():
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind != "function" else []) for kind in SKELETONS]
 )
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm_lanes")
 def test_a_new_question_shows_a_wrong_answer_and_a_right_one_that_are_graded_so(
     kind, grade_class, tmp_path, monkeypatch
 ):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from course_staff.notebooks.readme import files_place
+from course_staff.documents.readme import files_place
 from course_staff.site.links import Links, with_named_headings
 
 CELL = {"id": "a", "cell_type": "markdown", "metadata": {}, "source": "# One `x`\n\n## The *bytes* of it"}

@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from nbformat import v4
 from PIL import Image, ImageChops
 
-from course_staff.notebooks.readme import colab_place
+from course_staff.documents.readme import colab_place
 from course_staff.site.cards import HEIGHT, WIDTH, draw_card
 from course_staff.site.pages import FIGURES, Pages, Picture
 from course_utils.errors import CourseError

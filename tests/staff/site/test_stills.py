@@ -44,8 +44,8 @@ def test_each_chapter_has_the_starting_values_and_two_other_settings():
     assert list(tomllib.loads(SETTINGS.read_text(encoding="utf-8"))) == NAMES
     for chapter in NAMES:
         start, first, second = settings_of(chapter)
-        assert start.set == {}
-        assert {} != first.set != second.set != {}
+        assert start.values == {}
+        assert {} != first.values != second.values != {}
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=NAMES)
@@ -54,13 +54,13 @@ def test_every_value_is_one_that_the_control_can_have_and_not_where_it_starts(ch
         controls = catch(chapter).controls
     start = {name: control.value for name, control in controls.items()}
     for setting in settings_of(chapter.stem)[1:]:
-        press(setting.set, controls)
-        for name in setting.set:
+        press(setting.values, controls)
+        for name in setting.values:
             argument = name.partition(".")[0]
             assert controls[argument].value != start[argument], name
 
 
-def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_are_other_pictures(tmp_path, write):
+def test_a_chapter_is_drawn_into_files_that_are_found_again(tmp_path, write):
     write(("H is 10", ""), ("H is 1", "interval = 1"), ("H is 10 again", "interval = 10"))
     pictures = draw(LOCAL_SGD, tmp_path, "smoke")
     assert [still.label for still in pictures] == ["H is 10", "H is 1", "H is 10 again"]
@@ -75,9 +75,14 @@ def test_a_chapter_is_drawn_into_files_that_are_found_again_and_other_settings_a
         assert picture.format == "WEBP"
         assert picture.width / picture.height == pytest.approx(still.width / still.height, rel=0.005)
     assert load_stills("09_local_sgd", tmp_path) == pictures
-    write(("other words", ""), ("H is 1", "interval = 1"), ("H is 10 again", "interval = 10"))
-    assert load_stills("09_local_sgd", tmp_path)[0].label == "other words", "those of today"
-    write(("one", ""))
+
+
+def test_stills_have_todays_labels_and_are_refused_where_there_are_more_settings(tmp_path, write):
+    write(("H is 10", ""))
+    draw(LOCAL_SGD, tmp_path, "smoke")
+    write(("other words", ""))
+    assert load_stills("09_local_sgd", tmp_path)[0].label == "other words"
+    write(("one", ""), ("another", "interval = 1"))
     with pytest.raises(CourseError, match="draw them with `course site --stills 09_local_sgd`"):
         load_stills("09_local_sgd", tmp_path)
     assert draw(LOCAL_SGD, tmp_path, "smoke") == load_stills("09_local_sgd", tmp_path), "the advice helps"

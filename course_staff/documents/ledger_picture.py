@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_staff.notebooks.themes import THEMES, style_in
+from course_staff.documents.themes import THEMES, style_in
 from course_utils.desk.ledger import Row
 from course_utils.errors import CourseError
 from course_utils.units import BYTE_UNITS

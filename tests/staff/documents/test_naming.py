@@ -3,8 +3,8 @@
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from course_staff.documents.naming import ROOMS, VAGUE, remarks_on, vague_names
 from course_staff.notebooks.files import write_notebook
-from course_staff.notebooks.naming import ROOMS, VAGUE, remarks_on, vague_names
 
 
 @pytest.mark.parametrize("name", ["_named", "_kept", "_found_by", "_measured_update", "_quiet", "_older"])

@@ -60,8 +60,8 @@ def picture_text(path: Path) -> str:
 
 def stamp_pictures(root: Path) -> list[Path]:
     """Redraw a picture, light and dark, if a step or the stored rows say something else today; returns what changed."""
-    from course_staff.notebooks.ledger_picture import ledger_figure
-    from course_staff.notebooks.one_step import one_step_figure
+    from course_staff.documents.ledger_picture import ledger_figure
+    from course_staff.documents.one_step import one_step_figure
 
     draw = {"one_step": one_step_figure, "predicted_measured": partial(ledger_figure, stored_rows(root))}
     redrawn = []

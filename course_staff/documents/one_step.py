@@ -6,7 +6,7 @@ from functools import cache
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from course_staff.notebooks.themes import style_in
+from course_staff.documents.themes import style_in
 from course_utils.units import MiB, format_bytes
 from course_utils.viz.parts import patches, subplots
 from course_utils.viz.style import COLORS

@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from course_staff.notebooks.weekend import PAGE, stamp_lines
+from course_staff.documents.weekend import PAGE, stamp_lines
 
 ROOT = Path(__file__).parents[3]
 LISTED = re.findall(r"\(\.\./(course_utils/\S+\.py)\).*\| (\d+) \|", (ROOT / PAGE).read_text(encoding="utf-8"))
