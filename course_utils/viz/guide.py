@@ -181,13 +181,13 @@ class _Page:
 
     def rung(self, name: str, effect: Effect, kinds: Sequence[str]) -> None:
         middle = self.y + _ROW / 2 - 0.03
-        self.write(0.05, middle - 0.04, name, 8, weight="bold")
+        self.write(0.05, middle - 0.05, name, 8, weight="bold")
         cards = (
             ""
             if effect.change.makes_difference(_SINGLE) or not effect.change.makes_difference(_PARALLEL)
             else "; several cards"
         )
-        self.write(0.05, middle + 0.07, effect.change.costs + cards, 6.5)
+        self.write(0.05, middle + 0.075, effect.change.costs + cards, 6.5)
         for place, kind in enumerate(kinds):
             if kind in effect.lowers:
                 self.tile(_KINDS_AT + place * _KIND_WIDTH, middle, kind, kind in effect.peak_kinds)
@@ -210,9 +210,9 @@ class _Page:
         self.paragraph(_MEANING)
 
     def paragraph(self, text: str) -> None:
-        for place, line in enumerate(wrap(text, 137)):
-            self.write(0.05 + 0.1 * bool(place), self.y, line, 7)
-            self.y += 0.118
+        for place, line in enumerate(wrap(text, 148)):
+            self.write(0.05 + 0.1 * bool(place), self.y, line, 6.5)
+            self.y += 0.11
 
 
 _DOES_NOT = (

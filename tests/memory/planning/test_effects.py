@@ -33,7 +33,8 @@ def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered
 
 
 def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
-    monkeypatch.setattr("course_utils.memory.planning.effects.CHANGES", CHANGES[2:3])
+    fused = tuple(change for change in CHANGES if change.name == "fused attention")
+    monkeypatch.setattr("course_utils.memory.planning.effects.CHANGES", fused)
     sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 8}
     config = models.configuration("llama", **sizes, num_hidden_layers=1, vocab_size=64, max_position_embeddings=16)
     with pytest.raises(CourseError, match="'fused attention'"):
