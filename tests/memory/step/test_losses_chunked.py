@@ -53,13 +53,15 @@ def test_an_estimate_is_what_the_allocator_counts(config, changes):
     assert_measured(predicted, 0.002)
 
 
-def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows():
+@pytest.mark.parametrize(
+    ("batch", "sequence"), [(4, 40), *(pytest.param(*s, marks=pytest.mark.slow) for s in ((2, 64), (3, 25)))]
+)
+def test_at_other_sizes_there_are_more_pieces_which_no_formula_follows(batch, sequence):
     deep = small_llama(5, vocab_size=3000)
     first = estimate(deep, replace(RECIPE, chunked_loss=50, batch=2, sequence=20))
     assert first.basis == "a dry run of 3 of its 5 blocks"
-    for batch, sequence in ((2, 64), (4, 40), (3, 25)):
-        predicted = first.with_fields(batch=batch, sequence=sequence)
-        assert predicted.peak == dry(deep, predicted.recipe).peak
+    predicted = first.with_fields(batch=batch, sequence=sequence)
+    assert predicted.peak == dry(deep, predicted.recipe).peak
 
 
 def small_config(kind, **changes):
