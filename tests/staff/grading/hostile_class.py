@@ -352,7 +352,7 @@ def with_cells(*texts):
 
 
 def with_required_cells(*texts):
-    """As `beside`; the answer rests on each of the cells."""
+    """As `with_cells`; the answer rests on each of the cells."""
     names = [f"base{number}" for number in range(len(texts))]
     cells = [f"{name} = 0\n{text}" for name, text in zip(names, texts, strict=True)]
     return notebook(SETUP, *cells, Q1_ANSWER.replace(RIGHT, f"{RIGHT} + {' + '.join(names)}"), Q2_ANSWER)
