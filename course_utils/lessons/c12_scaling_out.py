@@ -132,7 +132,7 @@ def split_by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
 
 
 def split_without_sum(model: nn.Module) -> nn.Module:
-    """`by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
+    """`split_by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
     model = split_by_hand(model)
     for split in (module for module in model.modules() if isinstance(module, Split)):
         split.forward = split.module.forward
