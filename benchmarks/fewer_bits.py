@@ -11,6 +11,7 @@ from math import inf
 
 from benchmarks.learning_rates import Task, store
 from course_utils import memory
+from course_utils.lessons import c11b_distillation as students
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import settings
 
@@ -32,7 +33,7 @@ TUNING = {  # by the way to fine-tune; the others have `ADAMWS`
     "LoRA of rank 16": (1e-3, 3e-3, 1e-2),
     "QLoRA of rank 16": (1e-3, 3e-3, 1e-2),
 }
-TUNED = (lesson.AS_IT_IS, "8-bit AdamW", "4-bit AdamW", *TUNING)
+TUNED = (lesson.BASELINE, "8-bit AdamW", "4-bit AdamW", *TUNING)
 TUNING_SEEDS = (10, 11, 12)
 
 
@@ -56,12 +57,13 @@ def main():
         best = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
             note(name=name, lr=best, seed=seed, **task.run(low.contender.with_lr(best), seed))
-    teacher = lesson.teacher()
-    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(teacher), 4))
-    taught = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
+    teacher = students.train_teacher()
+    note(name="teacher", seed=students.TEACHER_SEED, test=round(students.held_out_token_loss(teacher), 4))
+    taught = {f"taught, T = {t:g}": {"loss": students.loss_from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
     for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | taught).items():
         for seed in lesson.RACE_SEEDS:
-            note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
+            student = students.train_student(seed, **options)
+            note(name=name, seed=seed, test=round(students.held_out_token_loss(student), 4))
     tuned = fine_tune()
     if save:
         store(lesson.RACE_FILE, runs)
@@ -80,14 +82,15 @@ def fine_tune() -> list[dict]:
 
     for seed in TUNING_SEEDS:
         pretrained[seed], pretrained[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
-        note(name="start", lr=None, seed=seed, test=round(lesson.held_out(pretrained[seed], scale), 4))
-    recipes = {name: recipe for name, (_, recipe) in lesson.methods(pretrained[TUNING_SEEDS[0]], recipe, scale).items()}
+        note(name="start", lr=None, seed=seed, test=round(lesson.held_out_loss(pretrained[seed], scale), 4))
+    methods = lesson.build_methods(pretrained[TUNING_SEEDS[0]], recipe, scale)
+    recipes = {name: recipe for name, (_, recipe) in methods.items()}
     for name in TUNED:
         for lr in TUNING.get(name, ADAMWS):
             for seed in TUNING_SEEDS:
                 model = pretrained[(seed, "half") if name == "half the width" else seed]
                 ended = lesson.fine_tune(model, recipes.get(name, recipe), scale, lr, seed)
-                note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
+                note(name=name, lr=lr, seed=seed, test=round(lesson.held_out_loss(ended, scale), 4))
     return runs
 
 
