@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
-from course_utils.viz.labels import PAPER, note
+from course_utils.viz.labels import TEXT_GROUND, note
 from course_utils.viz.parts import cell, drawing
 from course_utils.viz.plots import legend, panels
 from course_utils.viz.style import COLORS, text_color
@@ -162,7 +162,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     axes.plot(*zip(*points, strict=True), color=COLORS["ink"], linewidth=1)
     axes.annotate("", tip, points[-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0})
     label_place = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-    note(axes, local, label_place, (0, 0), color=text_color("third"), fontsize=8.5, bbox=PAPER)
+    note(axes, local, label_place, (0, 0), color=text_color("third"), fontsize=8.5, bbox=TEXT_GROUND)
 
 
 def _heading(variable: Variable) -> str:

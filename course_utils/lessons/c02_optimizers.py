@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
-from course_utils.viz.labels import PAPER, note
+from course_utils.viz.labels import TEXT_GROUND, note
 from course_utils.viz.parts import arrow, box, drawing
 from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
@@ -298,7 +298,7 @@ def family_figure() -> tuple[Figure, str]:
     for start, end, added in _STEPS:
         arrow(axes, boxes[start], boxes[end])
         (left, low), (right, high) = (boxes[name].get_position() for name in (start, end))
-        note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=PAPER)
+        note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=TEXT_GROUND)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=text_color("first"))
     axes.text(0.51, -0.05, "a step size for each parameter", ha="center", color=text_color("second"))

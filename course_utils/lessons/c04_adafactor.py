@@ -11,7 +11,7 @@ from matplotlib.image import AxesImage
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
-from course_utils.viz.labels import PAPER
+from course_utils.viz.labels import TEXT_GROUND
 from course_utils.viz.plots import add_title, lines, panels
 
 
@@ -179,7 +179,7 @@ def factoring_figure() -> tuple[Figure, str]:
     for place, (matrix, name) in matrices.items():
         _draw_heat(axes[place], matrix, _color_limits(squares, estimated), xticks=(), yticks=(), xlabel=name)
         for (row, column), value in np.ndenumerate(matrix.numpy()):
-            axes[place].text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=PAPER)
+            axes[place].text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=TEXT_GROUND)
     axes[1, 2].text(0.5, 0.6, "keep 4 + 5 = 9\nof 20 numbers", ha="center")
     axes[1, 2].annotate("", (0.95, 0.5), (0.05, 0.5), arrowprops={"arrowstyle": "-|>"})
     return figure, (
