@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
 from course_utils.viz.labels import TEXT_GROUND, note
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import draw_cell, hide_axes
 from course_utils.viz.plots import legend, panels
 from course_utils.viz.style import COLORS, text_color
 
@@ -54,7 +54,7 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
         gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
         remark = ", saved" if is_saved else ""
         boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{remark}")
-    drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
+    hide_axes(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
     legend(axes, ("saved for backward", "activations"), ("local derivative", "third"), ("gradient", "second"))
     return figure, f"Boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
 
@@ -145,7 +145,7 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
 
 def _draw_box(axes: Axes, x: float, y: float, variable: Variable, is_saved: bool) -> None:
     frame = {"edgecolor": COLORS["activations"], "linewidth": 3} if is_saved else {"edgecolor": COLORS["ink"]}
-    cell(axes, x - _WIDTH / 2, y - _HEIGHT / 2, "paper", width=_WIDTH, height=_HEIGHT, **frame)
+    draw_cell(axes, x - _WIDTH / 2, y - _HEIGHT / 2, "paper", width=_WIDTH, height=_HEIGHT, **frame)
     rows = [(_heading(variable), "ink", "bold"), (_value(variable.value), "ink", "normal")]
     if variable.grad is not None:
         rows.append((f"grad {_value(variable.grad)}", "second", "normal"))

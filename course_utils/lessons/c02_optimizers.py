@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
 from course_utils.viz.labels import TEXT_GROUND, note
-from course_utils.viz.parts import arrow, box, drawing
+from course_utils.viz.parts import draw_arrow, draw_box, hide_axes
 from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
 
@@ -294,14 +294,14 @@ _STEPS = (
 def family_figure() -> tuple[Figure, str]:
     """The optimizers of the course, each with what it adds to the one before."""
     figure, axes = panels(height=2.7)
-    boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
+    boxes = {name: draw_box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
-        arrow(axes, boxes[start], boxes[end])
+        draw_arrow(axes, boxes[start], boxes[end])
         (left, low), (right, high) = (boxes[name].get_position() for name in (start, end))
         note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=TEXT_GROUND)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=text_color("first"))
     axes.text(0.51, -0.05, "a step size for each parameter", ha="center", color=text_color("second"))
-    drawing(axes, ylim=(-0.1, 1.1))
+    hide_axes(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
     return figure, f"A family tree of optimizers. {steps}; both branches to Adam: average both, correct the start."

@@ -14,7 +14,7 @@ from course_utils.hardware import Machine, Work
 from course_utils.optim import AdamW, AdamW8bit
 from course_utils.optim.codebook import dynamic_codebook, linear_codebook
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
-from course_utils.viz.parts import box, drawing
+from course_utils.viz.parts import draw_box, hide_axes
 from course_utils.viz.plots import add_title, bars, lines, panels, panels_of_lines
 
 
@@ -190,10 +190,10 @@ def journey_figure(values: Sequence[float]) -> tuple[Figure, str]:
     journeys = [f"{row[0]} is kept as {row[3]} and read back as {row[4]}" for row in rows[1:]]
     rows.append(("", "", "for the block", f"scale {scale:g}: 4 bytes", "", ""))
     figure, axes = panels(height=0.42 * len(rows) + 0.7)
-    drawing(axes, (-0.5, 5.5), (len(rows) - 0.5, -0.5))
+    hide_axes(axes, (-0.5, 5.5), (len(rows) - 0.5, -0.5))
     for (y, x), text in np.ndenumerate(rows):
         if x == 3 and y > 0:
-            box(axes, x, y, text, "optimizer state", "ink")
+            draw_box(axes, x, y, text, "optimizer state", "ink")
         else:
             axes.text(x, y, text, ha="center", va="center")
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"

@@ -18,7 +18,7 @@ from course_utils.hardware import MACHINES
 from course_utils.memory.planning.effects import LEAST_CHANGE_OF_PACE, LEAST_REDUCTION, Effect, contradictions, effects
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import KINDS
-from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.parts import draw_arrow, draw_box, subplots
 from course_utils.viz.style import COLORS, text_color
 
 CHAPTERS = {
@@ -139,15 +139,15 @@ class _GuidePage:
     def draw_path(self) -> None:
         rule = "Take the first rung that lowers your largest kind of bytes: it disturbs training least"
         self.write(0.02, 0.13, rule, 11)
-        ask = box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
+        ask = draw_box(self.axes, 0.82, 0.83, "Does it fit? Ask\ncourse plan MODEL\n--memory 24GB", fontsize=8)
         cases = (
             (0.57, "It does not fit", _ADVICE_IF_TOO_LARGE, "warning"),
             (1.14, "It fits, but is slow\nor sends much", _ADVICE_IF_SLOW, "first"),
         )
         for y, symptom, advice, color in cases:
-            case = box(self.axes, 2.42, y, symptom, color, fontsize=8)
-            arrow(self.axes, ask, case)
-            arrow(self.axes, case, box(self.axes, 5.45, y, advice, color, ink="ink", fontsize=8))
+            case = draw_box(self.axes, 2.42, y, symptom, color, fontsize=8)
+            draw_arrow(self.axes, ask, case)
+            draw_arrow(self.axes, case, draw_box(self.axes, 5.45, y, advice, color, ink="ink", fontsize=8))
         self.y = 1.4
 
     def draw_header(self, kinds: Sequence[str], by_name: dict[str, Effect]) -> None:
