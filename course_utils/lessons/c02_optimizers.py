@@ -56,7 +56,7 @@ RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "s
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 
-def path(
+def follow_path(
     make_optimizer: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0
 ) -> torch.Tensor:
     """Where an optimizer goes: a float64 tensor of shape (steps + 1, 2), the start included."""
@@ -208,7 +208,7 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
 # The axis of losses ends here.
 _LOWEST = 1e-12
 
-STEERED = {
+STEERED_OPTIMIZERS = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
     "momentum": lambda p, lr, beta1, beta2: Momentum(p, lr, momentum=beta1),
     "Nesterov": lambda p, lr, beta1, beta2: Nesterov(p, lr, momentum=beta1),
@@ -239,11 +239,11 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
 def steering_figure(
     surface: str, optimizer: str, lr: float, beta1: float, beta2: float, nearer: float = 1.0, steps: int = 60
 ) -> tuple[Figure, str]:
-    """One optimizer of `STEERED` on one of `SURFACES`, from its start with y multiplied by `nearer`."""
+    """One optimizer of `STEERED_OPTIMIZERS` on one of `SURFACES`, from its start with y multiplied by `nearer`."""
     landscape = SURFACES[surface]
     x, y = landscape.start
-    make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
-    places = path(make, landscape, steps, start=(x, nearer * y))
+    make = partial(STEERED_OPTIMIZERS[optimizer], lr=lr, beta1=beta1, beta2=beta2)
+    places = follow_path(make, landscape, steps, start=(x, nearer * y))
     before, after = heights(landscape, places)[[0, -1]].tolist()
     return paths_figure(landscape, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 
