@@ -38,14 +38,14 @@ class DividesByK(Accumulate):
 
     def before_update(self, run: Run):
         """Leaves the gradients as they are."""
-        self._begin_group()
+        self.begin_group()
 
 
 class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
     def should_update(self, run: Run):
-        return self._micro_batches >= self.k
+        return self.micro_batches >= self.k
 
 
 class ForgetsToZero(Accumulate):
