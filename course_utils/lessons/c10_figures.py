@@ -64,7 +64,7 @@ def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, st
     ]
 
 
-LIFE = {
+LIFE_COLORS = {
     "shard": "parameters",
     "gathered": "recomputed",
     "activations": "activations",
@@ -81,7 +81,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     life = unit_life(unit, ranks, activations)
     rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
     title = "To be summed, a block's gradient is held three times"
-    return bars(rows, title, "memory of this block on a rank", colors=LIFE)
+    return bars(rows, title, "memory of this block on a rank", colors=LIFE_COLORS)
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:
