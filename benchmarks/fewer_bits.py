@@ -7,6 +7,7 @@ run takes five to fifteen seconds on one thread, all of them about three quarter
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from benchmarks.learning_rates import Task, store
@@ -42,11 +43,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
     save, runs, task = parser.parse_args().save, [], Task()
-
-    def note(**row) -> None:
-        runs.append(row)
-        print(json.dumps(row), flush=True)
-
+    note = partial(_note, runs)
     for name, low in lesson.low_states(lesson.hidden_shapes(task.model(0))).items():
         losses = {}
         for lr in RATES[name.split(",")[0]]:
@@ -70,16 +67,17 @@ def main():
         store(lesson.TUNING_FILE, tuned)
 
 
+def _note(runs: list[dict], **row) -> None:
+    runs.append(row)
+    print(json.dumps(row), flush=True)
+
+
 def fine_tune() -> list[dict]:
     """Rows of the held-out loss of each stored way at three rates and with three seeds, and of what they started from."""
     scale, runs, pretrained = settings().scale, [], {}
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, device=settings().device.type)
     narrow = replace(scale, width=scale.width // 2)
-
-    def note(**row) -> None:
-        runs.append(row)
-        print(json.dumps(row), flush=True)
-
+    note = partial(_note, runs)
     for seed in TUNING_SEEDS:
         pretrained[seed], pretrained[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
         note(name="start", lr=None, seed=seed, test=round(lesson.held_out_loss(pretrained[seed], scale), 4))

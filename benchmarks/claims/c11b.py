@@ -9,6 +9,8 @@ from course_utils.lessons import c11b_distillation as students
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import SCALES
 
+_train_teacher = cache(students.train_teacher)
+
 
 @cache
 def _task() -> Task:
@@ -29,11 +31,6 @@ def _loss_alone(seed: int, epochs: int = 1) -> float:
 def _loss_with_teacher(seed: int, temperature: float) -> float:
     student = students.train_student(seed, students.loss_from_teacher(_train_teacher(), temperature))
     return students.held_out_token_loss(student)
-
-
-@cache
-def _train_teacher():
-    return students.train_teacher()
 
 
 @cache
