@@ -235,7 +235,7 @@ def quantize_to_4_bits(model: nn.Module) -> nn.Module:
     return quantized
 
 
-def measure_adamw_step(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
+def measure_step(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
     """A step of AdamW on those parameters that are trained."""
 
     def build():
