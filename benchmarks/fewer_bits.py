@@ -7,10 +7,12 @@ run takes five to fifteen seconds on one thread, all of them about three quarter
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from benchmarks.learning_rates import Task, store
 from course_utils import memory
+from course_utils.lessons import c11b_distillation as students
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import settings
 
@@ -32,7 +34,7 @@ TUNING = {  # by the way to fine-tune; the others have `ADAMWS`
     "LoRA of rank 16": (1e-3, 3e-3, 1e-2),
     "QLoRA of rank 16": (1e-3, 3e-3, 1e-2),
 }
-TUNED = (lesson.AS_IT_IS, "8-bit AdamW", "4-bit AdamW", *TUNING)
+TUNED = (lesson.BASELINE, "8-bit AdamW", "4-bit AdamW", *TUNING)
 TUNING_SEEDS = (10, 11, 12)
 
 
@@ -41,11 +43,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", action="store_true", help="store the runs for the chapter")
     save, runs, task = parser.parse_args().save, [], Task()
-
-    def note(**row) -> None:
-        runs.append(row)
-        print(json.dumps(row), flush=True)
-
+    note = partial(_note, runs)
     for name, low in lesson.low_states(lesson.hidden_shapes(task.model(0))).items():
         losses = {}
         for lr in RATES[name.split(",")[0]]:
@@ -56,16 +54,22 @@ def main():
         best = min(losses, key=losses.get)
         for seed in lesson.RACE_SEEDS:
             note(name=name, lr=best, seed=seed, **task.run(low.contender.with_lr(best), seed))
-    teacher = lesson.teacher()
-    note(name="teacher", seed=lesson.TEACHER_SEED, test=round(lesson.held_out_token_loss(teacher), 4))
-    taught = {f"taught, T = {t:g}": {"taught": lesson.from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
+    teacher = students.train_teacher()
+    note(name="teacher", seed=students.TEACHER_SEED, test=round(students.held_out_token_loss(teacher), 4))
+    taught = {f"taught, T = {t:g}": {"loss": students.loss_from_teacher(teacher, t)} for t in (1.0, 2.0, 4.0)}
     for name, options in ({"alone": {}, "alone, twice as long": {"epochs": 2}} | taught).items():
         for seed in lesson.RACE_SEEDS:
-            note(name=name, seed=seed, test=round(lesson.held_out_token_loss(lesson.student(seed, **options)), 4))
+            student = students.train_student(seed, **options)
+            note(name=name, seed=seed, test=round(students.held_out_token_loss(student), 4))
     tuned = fine_tune()
     if save:
         store(lesson.RACE_FILE, runs)
         store(lesson.TUNING_FILE, tuned)
+
+
+def _note(runs: list[dict], **row) -> None:
+    runs.append(row)
+    print(json.dumps(row), flush=True)
 
 
 def fine_tune() -> list[dict]:
@@ -73,21 +77,18 @@ def fine_tune() -> list[dict]:
     scale, runs, pretrained = settings().scale, [], {}
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, device=settings().device.type)
     narrow = replace(scale, width=scale.width // 2)
-
-    def note(**row) -> None:
-        runs.append(row)
-        print(json.dumps(row), flush=True)
-
+    note = partial(_note, runs)
     for seed in TUNING_SEEDS:
         pretrained[seed], pretrained[seed, "half"] = lesson.pretrain(scale, seed), lesson.pretrain(narrow, seed)
-        note(name="start", lr=None, seed=seed, test=round(lesson.held_out(pretrained[seed], scale), 4))
-    recipes = {name: recipe for name, (_, recipe) in lesson.methods(pretrained[TUNING_SEEDS[0]], recipe, scale).items()}
+        note(name="start", lr=None, seed=seed, test=round(lesson.held_out_loss(pretrained[seed], scale), 4))
+    methods = lesson.build_methods(pretrained[TUNING_SEEDS[0]], recipe, scale)
+    recipes = {name: recipe for name, (_, recipe) in methods.items()}
     for name in TUNED:
         for lr in TUNING.get(name, ADAMWS):
             for seed in TUNING_SEEDS:
                 model = pretrained[(seed, "half") if name == "half the width" else seed]
                 ended = lesson.fine_tune(model, recipes.get(name, recipe), scale, lr, seed)
-                note(name=name, lr=lr, seed=seed, test=round(lesson.held_out(ended, scale), 4))
+                note(name=name, lr=lr, seed=seed, test=round(lesson.held_out_loss(ended, scale), 4))
     return runs
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import nn
 
 from course_utils import data, models
-from course_utils.lessons.c05b_choosing import RACE_SEEDS, RESTS, RUNS, SWEEP_SEEDS, contenders, final_loss, shared_out
+from course_utils.lessons import c05b_choosing as lesson
 from course_utils.lessons.shared import Contender
 from course_utils.settings import Scale, settings
 from course_utils.training import evaluate
@@ -29,7 +29,7 @@ ADAMS = (3e-4, 1e-3, 2e-3, 3e-3, 1e-2)
 
 def contenders_by_schedule() -> dict[tuple[str, str], Contender]:
     """The contenders by name and schedule: all with the cosine, Adam and AdamW with a constant rate, too."""
-    cosine = {(name, "cosine"): contender for name, contender in contenders().items()}
+    cosine = {(name, "cosine"): contender for name, contender in lesson.contenders().items()}
     return cosine | {(name, "constant"): replace(cosine[name, "cosine"], cosine=False) for name in ("Adam", "AdamW")}
 
 
@@ -51,7 +51,7 @@ class Task:
         model = self.model(seed)
         history = contender.train(model, data.batches(examples, self.scale.batch_size, seed=seed), seed)
         test = evaluate(model, data.batches(self.rows["test"], 64))["loss"]
-        losses = {"loss": final_loss(history), "test": test}
+        losses = {"loss": lesson.final_loss(history), "test": test}
         return {name: round(value, 4) if isfinite(value) else None for name, value in losses.items()}
 
 
@@ -73,18 +73,18 @@ def main():
         print(json.dumps(runs[-1]), flush=True)
 
     for (name, schedule), contender in contenders_by_schedule().items():
-        for seed in SWEEP_SEEDS:
+        for seed in lesson.SWEEP_SEEDS:
             for lr in GRIDS.get(name, ADAMS):
                 note(name, schedule, lr, seed, contender)
-    for name, contender in contenders().items():
-        for seed in RACE_SEEDS:
+    for name, contender in lesson.contenders().items():
+        for seed in lesson.RACE_SEEDS:
             note(name, "cosine", contender.lr, seed, contender)
-    for seed in RACE_SEEDS:
-        for name, lr, rest_lr in RESTS:
-            pair = Contender(partial(shared_out, use_muon=name == "Muon", rest_lr=rest_lr), lr)
+    for seed in lesson.RACE_SEEDS:
+        for name, lr, rest_lr in lesson.PAIRS:
+            pair = Contender(partial(lesson.make_pair, use_muon=name == "Muon", rest_lr=rest_lr), lr)
             note(name, "cosine", lr, seed, pair, rest=rest_lr)
     if save:
-        store(RUNS, runs)
+        store(lesson.RUNS_FILE, runs)
 
 
 if __name__ == "__main__":

@@ -35,10 +35,10 @@ def loss() -> str:
         "gradients in forward": lambda *a: techniques.LossWithGradients.apply(*a, 1024),
     }
     for dtype in (torch.float32, HALF):
-        inputs = lesson.head(n, h, vocabulary, GPU, dtype)
-        costs = {name: lesson.cost(method, *inputs) for name, method in methods.items()}
+        inputs = lesson.random_head(n, h, vocabulary, GPU, dtype)
+        costs = {name: lesson.measure_cost(method, *inputs) for name, method in methods.items()}
         compiled = torch.compile(methods["plain"])
-        costs["plain, compiled"] = lesson.cost(compiled, *inputs)
+        costs["plain, compiled"] = lesson.measure_cost(compiled, *inputs)
         rows += [[str(dtype).removeprefix("torch."), name, *_peak_and_seconds(cost)] for name, cost in costs.items()]
     return _table(["dtype", "way", "peak", "forward and backward"], rows)
 
@@ -48,11 +48,11 @@ def lengths() -> str:
     methods = {"whole matrix": attention.attention, "tiles": attention.TiledAttention.apply, "SDPA": _sdpa}
     rows = []
     for length in (1024, 4096, 16384):
-        heads = lesson.qkv(length, GPU, heads=16, width=64, dtype=HALF)
+        heads = lesson.random_qkv(length, GPU, heads=16, width=64, dtype=HALF)
         for name, method in methods.items():
             if name == "tiles" and length > 4096:
                 continue  # a kernel launched for each of 32,896 tiles, several times
-            cost = lesson.cost(method, *heads, True)
+            cost = lesson.measure_cost(method, *heads, True)
             rows.append([f"{length:,}", name, format_bytes(cost.saved), *_peak_and_seconds(cost)])
     return _table(["tokens", "way", "saved besides Q, K, V", "peak", "forward and backward"], rows)
 
@@ -65,7 +65,7 @@ def documents() -> str:
     for room in (2048, 8192):
         lengths = [size for size, total in zip(sizes, accumulate(sizes), strict=True) if total <= room]
         owner = lesson.owners(lengths, room).to(GPU)
-        heads = lesson.qkv(room, GPU, heads=16, width=64, dtype=HALF)
+        heads = lesson.random_qkv(room, GPU, heads=16, width=64, dtype=HALF)
         blocks = create_block_mask(_same_document(owner), None, None, room, room, "cuda")
         position = torch.arange(room, device=GPU)
         mask = (owner[:, None] == owner) & (position[:, None] >= position)
@@ -77,7 +77,8 @@ def documents() -> str:
         squares = (partial(_mean_square, methods[name]) for name in ("FlexAttention", "SDPA, dense mask"))
         largest_error = lesson.largest_error(*squares, *heads)
         for name, method in methods.items():
-            rows.append([f"{room:,}", len(lengths), name, *_peak_and_seconds(lesson.cost(method, *heads, times=5))])
+            cost = lesson.measure_cost(method, *heads, times=5)
+            rows.append([f"{room:,}", len(lengths), name, *_peak_and_seconds(cost)])
         rows[-1][2] += f" (gradients {largest_error:.0e} apart)"
     return _table(["tokens", "documents", "way", "peak", "forward and backward"], rows)
 
@@ -96,7 +97,7 @@ def packed() -> str:
         "padded": padded,
         "packed": [{k: t[first : first + 16].to(GPU) for k, t in packed.items()} for first in range(0, len(rows), 16)],
     }
-    seconds = lesson.epoch_seconds(model, batches)
+    seconds = lesson.time_epochs(model, batches)
     positions = {name: sum(batch["input_ids"].numel() for batch in some) for name, some in batches.items()}
     return _table(
         ["way", "positions", "of them real", "real tokens a second"],
@@ -121,7 +122,7 @@ def host() -> str:
             states = torch.randn(1, 4096, width, dtype=HALF, requires_grad=True)
         costs = {}
         for name, (run, context) in methods.items():
-            costs[name] = lesson.cost(
+            costs[name] = lesson.measure_cost(
                 partial(_run_blocks, context, run, blocks), states, parameters=[*blocks.parameters()]
             )
         per_number = costs["kept"].saved / 4 / states.numel()
@@ -147,15 +148,15 @@ def budgets() -> str:
         return llama(input_ids=ids, labels=ids, use_cache=False).loss
 
     parameters = list(llama.parameters())
-    plainly = lesson.cost(step, ids, parameters=parameters)
+    plainly = lesson.measure_cost(step, ids, parameters=parameters)
     rows.append(["not compiled", "", format_bytes(plainly.saved), *_peak_and_seconds(plainly)])
     for backend, shares in {
         "aot_eager_decomp_partition": (1.0, 0.5, 0.15, 0.05, 0.0),
         "inductor": (1.0, 0.15, 0.05),
     }.items():
         for share in shares:
-            with lesson.budget(share):
-                cost = lesson.cost(torch.compile(step, backend=backend), ids, parameters=parameters)
+            with lesson.activation_budget(share):
+                cost = lesson.measure_cost(torch.compile(step, backend=backend), ids, parameters=parameters)
             rows.append([backend, share, format_bytes(cost.saved), *_peak_and_seconds(cost)])
     return _table(["backend", "budget", "saved", "peak", "forward and backward"], rows)
 

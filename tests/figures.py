@@ -7,7 +7,7 @@ from colors import faint_texts
 from course_utils.viz import parts
 
 # Figures of a test, some of which draw hundreds.
-_LOOKED_AT = 5
+_MAX_FIGURES = 5
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def letters_are_readable(monkeypatch):
 
     monkeypatch.setattr(parts, "Page", KeptPage)
     yield
-    faint = [(text, round(ratio, 2)) for figure in figures[:_LOOKED_AT] for text, ratio in faint_texts(figure)]
+    faint = [(text, round(ratio, 2)) for figure in figures[:_MAX_FIGURES] for text, ratio in faint_texts(figure)]
     assert not faint, faint
 
 

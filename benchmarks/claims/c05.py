@@ -73,7 +73,7 @@ def the_linear_book_without_zero_ends_as_32_bits(seed):
 
 
 def _distance(seed: int, kind=optim.AdamW8bit, **options) -> float:
-    return lesson.off_by(kind, 4, seed, **options)[0]
+    return lesson.distance_from_adamw(kind, 4, seed, **options)[0]
 
 
 @claim("05-dynamic-zero")

@@ -5,7 +5,7 @@ from functools import cache, partial
 
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
-from course_utils.lessons.c05b_choosing import contenders, shared_out
+from course_utils.lessons.c05b_choosing import contenders, make_pair
 from course_utils.lessons.shared import Contender
 from course_utils.settings import SCALES
 
@@ -41,7 +41,7 @@ def a_faster_rest_and_muon_each_lower_the_training_loss(seed):
     loss = {}
     for name, lr in (("AdamW", 2e-3), ("Muon", 1e-2)):
         for rest_lr in (2e-3, 1e-2):
-            make = partial(shared_out, use_muon=name == "Muon", rest_lr=rest_lr)
+            make = partial(make_pair, use_muon=name == "Muon", rest_lr=rest_lr)
             loss[name, rest_lr] = _task().run(Contender(make, lr), seed)["loss"]
     faster = all(loss[name, 1e-2] < loss[name, 2e-3] for name in ("AdamW", "Muon"))
     return faster and all(loss["Muon", rest_lr] < loss["AdamW", rest_lr] for rest_lr in (2e-3, 1e-2))

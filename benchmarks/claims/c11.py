@@ -13,7 +13,7 @@ from course_utils.techniques import LossWithGradients, chunked_loss
 @claim("11-sums")
 def sums_in_16_bits_are_the_cause(seed):
     torch.manual_seed(seed)
-    x, w, labels = lesson.head(1024, 16, 64, torch.device("cpu"), torch.bfloat16)
+    x, w, labels = lesson.random_head(1024, 16, 64, torch.device("cpu"), torch.bfloat16)
     x, w = (torch.randn_like(tensor).requires_grad_() for tensor in (x, w))
     (exact,) = torch.autograd.grad(F.cross_entropy(x.float() @ w.float().T, labels), w)
 

@@ -5,8 +5,11 @@ from functools import cache
 from benchmarks.claims import claim
 from benchmarks.learning_rates import Task
 from course_utils import memory
+from course_utils.lessons import c11b_distillation as students
 from course_utils.lessons import c11b_fewer_bits as lesson
 from course_utils.settings import SCALES
+
+_train_teacher = cache(students.train_teacher)
 
 
 @cache
@@ -21,17 +24,13 @@ def _loss(name: str, seed: int) -> float:
 
 @cache
 def _loss_alone(seed: int, epochs: int = 1) -> float:
-    return lesson.held_out_token_loss(lesson.student(seed, epochs=epochs))
+    return students.held_out_token_loss(students.train_student(seed, epochs=epochs))
 
 
 @cache
 def _loss_with_teacher(seed: int, temperature: float) -> float:
-    return lesson.held_out_token_loss(lesson.student(seed, lesson.from_teacher(_teacher(), temperature)))
-
-
-@cache
-def _teacher():
-    return lesson.teacher()
+    student = students.train_student(seed, students.loss_from_teacher(_train_teacher(), temperature))
+    return students.held_out_token_loss(student)
 
 
 @cache
@@ -39,7 +38,7 @@ def _loss_of_tuning(seed: int, name: str, **fields) -> float:
     """Held-out loss after fine-tuning, at the best rate of the stored sweep."""
     scale = SCALES["laptop"]
     recipe = memory.Recipe(batch=16, sequence=scale.sequence, **fields)
-    return lesson.held_out(lesson.fine_tune(_make_start(seed), recipe, scale, lesson.best_rate(name), seed), scale)
+    return lesson.held_out_loss(lesson.fine_tune(_make_start(seed), recipe, scale, lesson.best_rate(name), seed), scale)
 
 
 @cache
@@ -50,9 +49,9 @@ def _make_start(seed: int):
 @claim("11b-behind")
 def adapters_end_above_adamw_where_it_learns(seed):
     """With some seeds AdamW lowers the held-out loss by nothing, and adapters end below it."""
-    places = {"LoRA of rank 16": lesson.PLACES["all-linear"], "LoRA on q v": lesson.PLACES["q v"]}
-    plain = _loss_of_tuning(seed, lesson.AS_IT_IS)
-    learns = plain < lesson.held_out(_make_start(seed), SCALES["laptop"]) - 0.05
+    places = {"LoRA of rank 16": lesson.ADAPTER_PLACES["all-linear"], "LoRA on q v": lesson.ADAPTER_PLACES["q v"]}
+    plain = _loss_of_tuning(seed, lesson.BASELINE)
+    learns = plain < lesson.held_out_loss(_make_start(seed), SCALES["laptop"]) - 0.05
     ends = [_loss_of_tuning(seed, name, lora=16, lora_targets=layers) for name, layers in places.items()]
     return all(end > plain for end in ends) if learns else all(end < plain for end in ends)
 

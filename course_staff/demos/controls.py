@@ -19,7 +19,7 @@ def press(values: Mapping[str, object], controls: Mapping | None = None) -> None
     Raises `CourseError` if there is no such control, or the control cannot have the value.
     """
     for name, value in values.items():
-        control = _control(name, display.played if controls is None else controls)
+        control = _control(name, display.played_controls if controls is None else controls)
         try:
             control.value = value
             stands = list(control.value) if isinstance(control.value, tuple) else control.value  # TOML has no tuples
@@ -34,7 +34,7 @@ def instructions(values: Mapping[str, object]) -> str:
     """What to do with these controls of the figure played last, in words: `learning rate α: 0.001, steps: 100`."""
 
     def describe(name: str, value: object) -> str:
-        control = _control(name, display.played)
+        control = _control(name, display.played_controls)
         labels = {option[1]: option[0] for option in getattr(control, "options", ()) if isinstance(option, tuple)}
         number = f"{value:,g}" if isinstance(value, int | float) else value
         label = ("off", "on")[value] if isinstance(value, bool) else labels.get(value, number)

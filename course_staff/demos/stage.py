@@ -58,7 +58,7 @@ def offer(values: Mapping[str, object]) -> None:
 
     It stays with that figure: by the time it is pressed, later steps have played theirs.
     """
-    figure = dict(display_room.played)
+    figure = dict(display_room.played_controls)
     starting_values = {name: control.value for name, control in figure.items()}
     button = ToggleButton(description=instructions(values))
 

@@ -33,7 +33,7 @@ def leaderboard_table(leaderboards: Sequence[Leaderboard]) -> str:
     rows = [["question", "entry", "front", "bytes", "operations", "accuracy"]]
     for board in leaderboards:
         for rank, entry in enumerate(board.entries):
-            on_front = "yes" if rank < board.front else "no"
+            on_front = "yes" if rank < board.front_size else "no"
             rows.append([board.id, entry.letter, on_front, entry.bytes, entry.operations, entry.accuracy])
     return csv_text(rows)
 

@@ -108,8 +108,9 @@ def communication(
     gradient_bytes: int = 4,
     accumulation: int = 1,
     no_sync: bool | None = None,
-    every: int = 1,
+    sync_every: int = 1,
     buckets: int = 1,
+    every: int | None = None,
 ) -> Communication:
     """What `method` sends per update, for a model of `parameters` trained elements on a ring of `ranks`.
 
@@ -119,7 +120,7 @@ def communication(
       `zero2`; it gathers the parameters before every forward pass instead.)
     - `zero3`, FSDP's full sharding: all-gathers of the parameters for every forward and every backward pass, and a
       reduce-scatter of the gradients: half as much again.
-    - `local-sgd` (Stich 2019): an all-reduce of the parameters after `every` updates.
+    - `local-sgd` (Stich 2019): an all-reduce of the parameters after `sync_every` updates (`every` in a released question).
 
     `accumulation` is the number of micro-batches in an update. With `no_sync` gradients are added up on each rank and
     sent once an update, without it once a micro-batch. By default as usual: without it only where a rank keeps no more
@@ -131,9 +132,10 @@ def communication(
     both for an all-reduce. Raises `CourseError` for an unknown method, fewer than two ranks, counts below 1, and a setting
     that the method does not have.
     """
-    _check_method(method, every, no_sync)
+    sync_every = sync_every if every is None else every
+    _check_method(method, sync_every, no_sync)
     sizes = {"parameters": parameters, "parameter_bytes": parameter_bytes, "gradient_bytes": gradient_bytes}
-    counts = {"accumulation": accumulation, "every": every, "buckets": buckets, "ranks": ranks}
+    counts = {"accumulation": accumulation, "sync_every": sync_every, "buckets": buckets, "ranks": ranks}
     for name, count in (sizes | counts).items():
         require_count(name, count)
     if ranks < 2:
@@ -142,7 +144,7 @@ def communication(
         "gradients": (f"{gradient_bytes}P", parameters * gradient_bytes),
         "parameters": (f"{parameter_bytes}P", parameters * parameter_bytes),
     }
-    terms = _collectives(method, Fraction(accumulation), no_sync, Fraction(every))
+    terms = _collectives(method, Fraction(accumulation), no_sync, Fraction(sync_every))
     return Communication(tuple(Collective(kind, *payloads[name], ranks, times, buckets) for kind, name, times in terms))
 
 
@@ -170,9 +172,9 @@ def zero_bytes_per_rank(
     return sum(size * (shard if stage >= first else parameters) for size, first in first_shared)
 
 
-def _collectives(method: str, k: Fraction, no_sync: bool | None, every: Fraction) -> list[tuple[str, str, Times]]:
+def _collectives(method: str, k: Fraction, no_sync: bool | None, sync_every: Fraction) -> list[tuple[str, str, Times]]:
     """Kind of collective, what it carries, how often per update."""
-    once, per_micro_batch, per_average = Times(Fraction(1), ""), Times(k, "k"), Times(1 / every, "1/H")
+    once, per_micro_batch, per_average = Times(Fraction(1), ""), Times(k, "k"), Times(1 / sync_every, "1/H")
     whole_gradients = method in ("ddp", "zero1") if no_sync is None else no_sync
     reductions = once if whole_gradients else per_micro_batch
     if method == "ddp":
@@ -183,10 +185,10 @@ def _collectives(method: str, k: Fraction, no_sync: bool | None, every: Fraction
     return [("reduce-scatter", "gradients", reductions), *(("all-gather", "parameters", times) for times in gathers)]
 
 
-def _check_method(method: str, every: int, no_sync: bool | None) -> None:
+def _check_method(method: str, sync_every: int, no_sync: bool | None) -> None:
     if method not in METHODS:
         raise CourseError(f"No method is called {method!r}; {suggest(method, METHODS)}")
     if method == "local-sgd" and no_sync is not None:
         raise CourseError("Local SGD never sends gradients; leave no_sync out.")
-    if method != "local-sgd" and every != 1:
-        raise CourseError(f"every={every} belongs to local SGD; leave it out, or choose method='local-sgd'.")
+    if method != "local-sgd" and sync_every != 1:
+        raise CourseError(f"sync_every={sync_every} belongs to local SGD; leave it out, or choose method='local-sgd'.")

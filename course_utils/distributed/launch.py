@@ -37,7 +37,7 @@ METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 # Modules that cost a rank seconds each.
 _SLOW_IMPORTS = ("course_utils.models", "course_utils.training", "course_utils.script", "transformers.models.")
 # Gloo's words.
-_BROKEN_OFF = "Connection closed by peer"
+_DISCONNECTION = "Connection closed by peer"
 # The time in which ranks may report what they saw, or where they are.
 _GRACE_SECONDS = 0.5
 
@@ -79,7 +79,7 @@ def launch(work: Callable, world_size: int, *arguments, seconds: float = SECONDS
     >>> launch(lambda base: base + dist.get_rank(), 2, 10)
     [10, 11]
     """
-    _check(world_size, seconds)
+    _check_arguments(world_size, seconds)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sign_of_life(world_size):
         job = worker.write_job(Path(folder), work, arguments, seconds)
         reader, writer = multiprocessing.Pipe(duplex=False)
@@ -142,7 +142,7 @@ def start(work: Callable, *arguments) -> BaseProcess:
     return process
 
 
-def _check(world_size: int, seconds: float) -> None:
+def _check_arguments(world_size: int, seconds: float) -> None:
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise CourseError(f"{world_size!r} ranks cannot be started; give a world size from 1 on.")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
@@ -156,10 +156,10 @@ def _without_the_script() -> Iterator[None]:
     """Processes started within do not import what `__main__` is here: it would run again, and launch ranks of its own."""
     prepare = spawn.get_preparation_data
 
-    def prepared(name: str) -> dict:
+    def prepare_without_main(name: str) -> dict:
         return {key: value for key, value in prepare(name).items() if not key.startswith("init_main_from")}
 
-    with patch.object(spawn, "get_preparation_data", prepared):
+    with patch.object(spawn, "get_preparation_data", prepare_without_main):
         yield
 
 
@@ -215,7 +215,7 @@ def _explain_failure(ranks: Sequence[BaseProcess], running: list[BaseProcess], f
             f"it still waited in a collective when another rank had ended (rank {' and '.join(ended)}), which called fewer of "
             "them or brought fewer elements"
         )
-    elif _BROKEN_OFF in report["text"]:
+    elif _DISCONNECTION in report["text"]:
         report["text"] = "it lost the connection to another rank, which had ended or got what it did not wait for"
     return RankError(number, len(ranks), report)
 

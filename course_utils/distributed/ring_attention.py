@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from course_utils.techniques.attention import widen
+from course_utils.techniques.tiles import widen
 
 
 class RingAttention(torch.autograd.Function):

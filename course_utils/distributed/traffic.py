@@ -24,7 +24,7 @@ from course_utils.errors import CourseError
 if TYPE_CHECKING:
     import pandas as pd
 
-_uncounted: list[None] = []
+_pauses: list[None] = []
 Counts = tuple[int, int, int]
 """Bytes out, bytes in, and messages."""
 Counter = Callable[[tuple, int], Counts]
@@ -56,10 +56,10 @@ class Traffic:
 
     def __init__(self):
         self.entries: list[Transfer] = []
-        self._opened = time.perf_counter()
+        self._began = time.perf_counter()
 
     def record(self, collective: str, sent: int, received: int, messages: int, to: int | None = None) -> None:
-        self.entries.append(Transfer(collective, sent, received, messages, time.perf_counter() - self._opened, to))
+        self.entries.append(Transfer(collective, sent, received, messages, time.perf_counter() - self._began, to))
 
     @property
     def sent(self) -> int:
@@ -94,11 +94,11 @@ def counted() -> Iterator[Traffic]:
 @contextmanager
 def uncounted() -> Iterator[None]:
     """A context in which nothing that torch.distributed does is counted."""
-    _uncounted.append(None)
+    _pauses.append(None)
     try:
         yield
     finally:
-        _uncounted.pop()
+        _pauses.pop()
 
 
 class _Watcher(TorchDispatchMode):
@@ -111,12 +111,12 @@ class _Watcher(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None
     ) -> object:
-        if func.namespace in ("c10d", "_c10d_functional") and not _uncounted:
+        if func.namespace in ("c10d", "_c10d_functional") and not _pauses:
             self._record(func.overloadpacket.__name__.strip("_"), args)
         return func(*args, **(kwargs or {}))
 
     def _record(self, name: str, args: tuple) -> None:
-        if name in _SILENT:
+        if name in _SILENT_OPERATORS:
             return
         if name not in _COUNTERS:
             raise UnknownCollectiveError(
@@ -191,7 +191,7 @@ def _count_reduce(args: tuple, ranks: int) -> Counts:
     return size * (rank != root), size * ((rank - 1) % ranks != root), int(rank != root)
 
 
-_SILENT = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
+_SILENT_OPERATORS = {"barrier", "monitored_barrier", "wait_tensor", "wrap_tensor_autograd"}
 _COUNTERS = {
     "allreduce": ("all-reduce", _count_whole(passes=2)),
     "all_reduce": ("all-reduce", _count_whole(passes=2)),

@@ -25,7 +25,7 @@ from course_utils.settings import set_variable
 # For gloo, which would look up the host's name to find its interface, and many a laptop's name leads nowhere.
 _LOOPBACKS = {"linux": "lo", "darwin": "lo0"}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": _LOOPBACKS[sys.platform]} if sys.platform in _LOOPBACKS else {}
-_JOB, _MEETING = "job", "meeting"
+_JOB_FILE, _MEETING_FILE = "job", "meeting"
 _MAX_MESSAGE = 1000
 _LIBRARY_FOLDERS = tuple(
     str(Path(folder).resolve())
@@ -35,7 +35,7 @@ _LIBRARY_FOLDERS = tuple(
 
 def write_job(folder: Path, work: Callable, arguments: tuple, seconds: float) -> Path:
     """Write the file that tells every rank what to do; raises pickle's own error for what cannot be copied."""
-    job = folder / _JOB
+    job = folder / _JOB_FILE
     job.write_bytes(cloudpickle.dumps((work, arguments, seconds, torch.get_num_threads())))
     return job
 
@@ -75,7 +75,7 @@ def _run_in_group(work: Callable, arguments: tuple, folder: Path, rank: int, wor
     for name, value in LOOPBACK.items():
         set_variable(name, value)
     limit = timedelta(seconds=2 * seconds)  # `launch` comes first, and can tell where every rank is
-    store = _meet(folder / _MEETING, rank, limit)
+    store = _meet(folder / _MEETING_FILE, rank, limit)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=limit)
     dist.barrier()  # else a rank that is done at once leaves while another still connects to it
     result = work(*arguments)

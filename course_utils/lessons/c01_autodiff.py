@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from course_utils.autodiff import Variable, backward_order, relu
-from course_utils.viz.labels import PAPER, note
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.labels import TEXT_GROUND, note
+from course_utils.viz.parts import draw_cell, hide_axes
 from course_utils.viz.plots import legend, panels
 from course_utils.viz.style import COLORS, text_color
 
@@ -51,10 +51,10 @@ def graph_figure(output: Variable, title: str = "") -> tuple[Figure, str]:
             arrows.append(f"{_heading(operand)} to {_heading(variable)} {local}".strip())
         is_saved = id(variable.value) in saved
         _draw_box(axes, *places[variable], variable, is_saved)
-        gradient = "" if variable.grad is None else f", gradient {_value(variable.grad)}"
+        gradient = "" if variable.grad is None else f", gradient {_format_value(variable.grad)}"
         remark = ", saved" if is_saved else ""
-        boxes.insert(0, f"{_heading(variable)} = {_value(variable.value)}{gradient}{remark}")
-    drawing(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
+        boxes.insert(0, f"{_heading(variable)} = {_format_value(variable.value)}{gradient}{remark}")
+    hide_axes(axes, (-0.4, places[output][0] + 0.4), (rows - 0.5, -0.5), title)
     legend(axes, ("saved for backward", "activations"), ("local derivative", "third"), ("gradient", "second"))
     return figure, f"Boxes: {'; '.join(boxes)}. Arrows with local derivatives: {'; '.join(arrows)}."
 
@@ -78,7 +78,7 @@ def _local_derivatives(variable: Variable) -> list[str]:
     if not operands or ctx.saved is None or any(x.value.ndim for x in [variable, *operands]):
         return [""] * len(operands)
     gradients = ctx.function.backward(ctx, np.ones(()))
-    return [_number(g) for x, g in zip(ctx.inputs, gradients, strict=True) if isinstance(x, Variable)]
+    return [_format_number(g) for x, g in zip(ctx.inputs, gradients, strict=True) if isinstance(x, Variable)]
 
 
 class Bend(NamedTuple):
@@ -145,10 +145,10 @@ def _rows(uses: Mapping, columns: Mapping) -> dict[Variable | Bend, float]:
 
 def _draw_box(axes: Axes, x: float, y: float, variable: Variable, is_saved: bool) -> None:
     frame = {"edgecolor": COLORS["activations"], "linewidth": 3} if is_saved else {"edgecolor": COLORS["ink"]}
-    cell(axes, x - _WIDTH / 2, y - _HEIGHT / 2, "paper", width=_WIDTH, height=_HEIGHT, **frame)
-    rows = [(_heading(variable), "ink", "bold"), (_value(variable.value), "ink", "normal")]
+    draw_cell(axes, x - _WIDTH / 2, y - _HEIGHT / 2, "paper", width=_WIDTH, height=_HEIGHT, **frame)
+    rows = [(_heading(variable), "ink", "bold"), (_format_value(variable.value), "ink", "normal")]
     if variable.grad is not None:
-        rows.append((f"grad {_value(variable.grad)}", "second", "normal"))
+        rows.append((f"grad {_format_value(variable.grad)}", "second", "normal"))
     for row, (text, color, weight) in enumerate(rows):
         style = {"color": text_color(color), "weight": weight, "fontsize": 8.5}
         note(axes, text, (x, y + 0.19 * (row - (len(rows) - 1) / 2)), (0, 0), **style)
@@ -162,7 +162,7 @@ def _draw_arrow(axes: Axes, start: tuple, bends: list[tuple], end: tuple, local:
     axes.plot(*zip(*points, strict=True), color=COLORS["ink"], linewidth=1)
     axes.annotate("", tip, points[-1], arrowprops={"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0})
     label_place = [0.75 * a + 0.25 * b for a, b in zip(points[-1], tip, strict=True)]
-    note(axes, local, label_place, (0, 0), color=text_color("third"), fontsize=8.5, bbox=PAPER)
+    note(axes, local, label_place, (0, 0), color=text_color("third"), fontsize=8.5, bbox=TEXT_GROUND)
 
 
 def _heading(variable: Variable) -> str:
@@ -175,13 +175,13 @@ def _heading(variable: Variable) -> str:
     return f"{variable.name}:  {operation}" if variable.name else operation
 
 
-def _number(value: np.ndarray) -> str:
+def _format_number(value: np.ndarray) -> str:
     return f"{float(value) + 0.0:.3g}".replace("-", "−")  # + 0.0 turns −0 into 0
 
 
-def _value(value: np.ndarray) -> str:
+def _format_value(value: np.ndarray) -> str:
     if value.size == 1:
-        return _number(value.reshape(()))
+        return _format_number(value.reshape(()))
     if value.size <= _NUMBERS_SHOWN:
-        return f"({', '.join(map(_number, value.ravel()))})"
+        return f"({', '.join(map(_format_number, value.ravel()))})"
     return " × ".join(map(str, value.shape))

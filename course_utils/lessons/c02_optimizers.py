@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from course_utils.optim import SGD, AdaGrad, Adam, Momentum, Nesterov, RMSProp, schedules
 from course_utils.settings import settings
-from course_utils.viz.labels import PAPER, note
-from course_utils.viz.parts import arrow, box, drawing
+from course_utils.viz.labels import TEXT_GROUND, note
+from course_utils.viz.parts import draw_arrow, draw_box, hide_axes
 from course_utils.viz.plots import add_title, lines, panels
 from course_utils.viz.style import COLORS, SERIES, text_color
 
@@ -56,7 +56,7 @@ RATES = [10 ** (k / 10) for k in range(-30, 11, 5 if settings().scale.name == "s
 SURFACES = {surface.name: surface for surface in (RAVINE, TURNED_RAVINE, SADDLE, BOWL)}
 
 
-def path(
+def follow_path(
     make_optimizer: Make, surface: Surface, steps: int, start: tuple[float, float] | None = None, seed: int = 0
 ) -> torch.Tensor:
     """Where an optimizer goes: a float64 tensor of shape (steps + 1, 2), the start included."""
@@ -208,7 +208,7 @@ def predicted_variance(lr: float, momentum: float = 0.0) -> float:
 # The axis of losses ends here.
 _LOWEST = 1e-12
 
-STEERED = {
+STEERED_OPTIMIZERS = {
     "gradient descent": lambda p, lr, beta1, beta2: SGD(p, lr),
     "momentum": lambda p, lr, beta1, beta2: Momentum(p, lr, momentum=beta1),
     "Nesterov": lambda p, lr, beta1, beta2: Nesterov(p, lr, momentum=beta1),
@@ -239,11 +239,11 @@ def paths_figure(surface: Surface, paths: Mapping[str, torch.Tensor], title: str
 def steering_figure(
     surface: str, optimizer: str, lr: float, beta1: float, beta2: float, nearer: float = 1.0, steps: int = 60
 ) -> tuple[Figure, str]:
-    """One optimizer of `STEERED` on one of `SURFACES`, from its start with y multiplied by `nearer`."""
+    """One optimizer of `STEERED_OPTIMIZERS` on one of `SURFACES`, from its start with y multiplied by `nearer`."""
     landscape = SURFACES[surface]
     x, y = landscape.start
-    make = partial(STEERED[optimizer], lr=lr, beta1=beta1, beta2=beta2)
-    places = path(make, landscape, steps, start=(x, nearer * y))
+    make = partial(STEERED_OPTIMIZERS[optimizer], lr=lr, beta1=beta1, beta2=beta2)
+    places = follow_path(make, landscape, steps, start=(x, nearer * y))
     before, after = heights(landscape, places)[[0, -1]].tolist()
     return paths_figure(landscape, {optimizer: places}, f"{steps} steps take the loss from {before:.2g} to {after:.2g}")
 
@@ -294,14 +294,14 @@ _STEPS = (
 def family_figure() -> tuple[Figure, str]:
     """The optimizers of the course, each with what it adds to the one before."""
     figure, axes = panels(height=2.7)
-    boxes = {name: box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
+    boxes = {name: draw_box(axes, x, y, name, color, fontsize=10) for name, (x, y, color) in _MEMBERS.items()}
     for start, end, added in _STEPS:
-        arrow(axes, boxes[start], boxes[end])
+        draw_arrow(axes, boxes[start], boxes[end])
         (left, low), (right, high) = (boxes[name].get_position() for name in (start, end))
-        note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=PAPER)
+        note(axes, added, ((left + right) / 2, (low + high) / 2), (0, 0), fontsize=8.5, bbox=TEXT_GROUND)
     axes.text(0.92, 0.34, "average both,\ncorrect the start", ha="center", va="top", fontsize=8.5)
     axes.text(0.51, 1.0, "a better direction", ha="center", color=text_color("first"))
     axes.text(0.51, -0.05, "a step size for each parameter", ha="center", color=text_color("second"))
-    drawing(axes, ylim=(-0.1, 1.1))
+    hide_axes(axes, ylim=(-0.1, 1.1))
     steps = "; ".join(f"{a} to {b}: {c}".replace("\n", " ") for a, b, c in _STEPS if c)
     return figure, f"A family tree of optimizers. {steps}; both branches to Adam: average both, correct the start."

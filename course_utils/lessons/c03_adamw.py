@@ -16,7 +16,7 @@ from course_utils.hardware.calibration import seconds_of
 from course_utils.optim import Adam, AdamW
 from course_utils.settings import settings
 from course_utils.training import History
-from course_utils.viz.parts import arrow, box, drawing
+from course_utils.viz.parts import draw_arrow, draw_box, hide_axes
 from course_utils.viz.plots import lines, panels, panels_of_lines
 from course_utils.viz.words import seeds_of
 
@@ -126,12 +126,12 @@ _STATIONS = (0.11, 0.355, 0.6, 0.87)
 def _draw_flow(axes: Axes, title: str, color: str, joins: int, loses: tuple[str, str]) -> None:
     for y, size, decay in zip((0.62, 0.12), ("0.01", "100"), loses, strict=True):
         texts = f"gradients of ± {size}", "averages m, v", f"divided by √v̂,\nhere {size}", f"θ: decay takes {decay} α"
-        stations = [box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]
+        stations = [draw_box(axes, x, y, text) for x, text in zip(_STATIONS, texts, strict=True)]
         for start, end in zip(stations[:-1], stations[1:], strict=True):
-            arrow(axes, start, end)
-        source = box(axes, _STATIONS[joins], y + 0.27, "decay λθ = 0.001", color)
-        arrow(axes, source, stations[joins], color)
-    drawing(axes, title=title)
+            draw_arrow(axes, start, end)
+        source = draw_box(axes, _STATIONS[joins], y + 0.27, "decay λθ = 0.001", color)
+        draw_arrow(axes, source, stations[joins], color)
+    hide_axes(axes, title=title)
 
 
 def decay_figure(lr: float = 0.01, weight_decay: float = 0.1, steps: int = 500) -> tuple[Figure, str]:

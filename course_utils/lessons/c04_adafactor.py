@@ -11,7 +11,7 @@ from matplotlib.image import AxesImage
 from course_utils.errors import CourseError
 from course_utils.optim.adafactor import rank_one, rms
 from course_utils.training.gradients import relative_error
-from course_utils.viz.labels import PAPER
+from course_utils.viz.labels import TEXT_GROUND
 from course_utils.viz.plots import add_title, lines, panels
 
 
@@ -25,7 +25,7 @@ def column_means(squares: torch.Tensor) -> torch.Tensor:
     return squares.mean(-2, keepdim=True)
 
 
-def estimate(squares: torch.Tensor) -> torch.Tensor:
+def estimate_from_means(squares: torch.Tensor) -> torch.Tensor:
     """What is left of `squares` when only the means of its rows and columns are kept."""
     return rank_one(row_means(squares), column_means(squares), torch.finfo(squares.dtype).tiny)
 
@@ -50,9 +50,9 @@ def change_at_scales(make_optimizer: Callable, scales: Sequence[float]) -> list[
     `make_optimizer` is called with a list of parameters. The change is ‖d − d₁‖ / ‖d₁‖, where d₁ is that at scale 1, in 32 bits.
     The gradients have rows and columns of scales of their own, about a decade apart, as those of a model have.
     """
-    gradients = _draw_gradients()
-    reference = _displacement(make_optimizer, gradients)
-    return [relative_error(_displacement(make_optimizer, gradients * scale), reference) for scale in scales]
+    gradients = _random_gradients()
+    reference = _displace(make_optimizer, gradients)
+    return [relative_error(_displace(make_optimizer, gradients * scale), reference) for scale in scales]
 
 
 def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> dict[str, float]:
@@ -61,9 +61,9 @@ def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> d
     The gradient is the first of `change_at_scales`. "change" is ‖step − step₁‖ / ‖step₁‖ and "length" ‖step‖ / ‖step₁‖;
     "cosine" is that of the angle between the step and −g: 1 where the step is the gradient itself, times a number.
     """
-    gradient = _draw_gradients(seed)[:1]
-    reference = _displacement(make_optimizer, gradient)
-    step = _displacement(make_optimizer, (scale * gradient).bfloat16()).float()
+    gradient = _random_gradients(seed)[:1]
+    reference = _displace(make_optimizer, gradient)
+    step = _displace(make_optimizer, (scale * gradient).bfloat16()).float()
     return {
         "change": relative_error(step, reference),
         "length": (step.norm() / reference.norm()).item(),
@@ -74,7 +74,7 @@ def step_in_bfloat16(make_optimizer: Callable, scale: float, seed: int = 0) -> d
 def record_lengths(kind: type) -> type:
     """A subclass of `kind`, an Adafactor, that notes RMS(U) before clipping of each matrix and step in `lengths`."""
 
-    class Recorder(kind):
+    class LengthRecorder(kind):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
             self.lengths = []
@@ -85,21 +85,21 @@ def record_lengths(kind: type) -> type:
                 self.lengths.append(rms(direction))
             return direction
 
-    return Recorder
+    return LengthRecorder
 
 
-def last_ten(histories: Sequence) -> list[float]:
+def mean_of_last_ten(histories: Sequence) -> list[float]:
     """The mean loss of the last ten steps of each run."""
     return [sum(history.losses[-10:]) / len(history.losses[-10:]) for history in histories]
 
 
-def _draw_gradients(seed: int = 0) -> torch.Tensor:
+def _random_gradients(seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (10 ** (0.5 * torch.randn(shape, generator=generator)) for shape in ((16, 1), (1, 24)))
     return rows * columns * torch.randn(5, 16, 24, generator=generator)
 
 
-def _displacement(make_optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
+def _displace(make_optimizer: Callable, gradients: torch.Tensor) -> torch.Tensor:
     theta = torch.zeros(gradients.shape[1:], dtype=gradients.dtype, requires_grad=True)
     optimizer = make_optimizer([theta])
     for gradient in gradients:
@@ -135,7 +135,7 @@ def mixed_terms_raise(model: torch.nn.Module, batch: Mapping[str, torch.Tensor])
     for layer in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
         factors = outer_products(model, layer, batch)
         squares = [squared_sum(*factors, mixed=mixed) for mixed in (True, False)]
-        with_mixed, without = (relative_error(estimate(matrix), matrix) for matrix in squares)
+        with_mixed, without = (relative_error(estimate_from_means(matrix), matrix) for matrix in squares)
         raised.append(with_mixed > without)
     return raised
 
@@ -165,7 +165,7 @@ def squares_by_size(model: torch.nn.Module, layer: torch.nn.Linear, batches: Seq
 def factoring_figure() -> tuple[Figure, str]:
     """A matrix of squares, the means that are kept of it, and what they give back."""
     squares = random_squares(2, 4, 5, noise=0.4, seed=3)
-    estimated = estimate(squares)
+    estimated = estimate_from_means(squares)
     error = f"{relative_error(estimated, squares):.0%}"
     figure, axes = panels(2, 4, height=2.8, width_ratios=(5, 1, 4.5, 5), height_ratios=(1, 4))
     matrices = {
@@ -179,7 +179,7 @@ def factoring_figure() -> tuple[Figure, str]:
     for place, (matrix, name) in matrices.items():
         _draw_heat(axes[place], matrix, _color_limits(squares, estimated), xticks=(), yticks=(), xlabel=name)
         for (row, column), value in np.ndenumerate(matrix.numpy()):
-            axes[place].text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=PAPER)
+            axes[place].text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, bbox=TEXT_GROUND)
     axes[1, 2].text(0.5, 0.6, "keep 4 + 5 = 9\nof 20 numbers", ha="center")
     axes[1, 2].annotate("", (0.95, 0.5), (0.05, 0.5), arrowprops={"arrowstyle": "-|>"})
     return figure, (
@@ -196,7 +196,7 @@ def estimate_figure(squares: torch.Tensor, name: str) -> tuple[Figure, str]:
     squares = squares.detach().double().cpu()
     if squares.ndim != 2 or not (squares > 0).any():
         raise CourseError("The figure needs a matrix of squares with at least one number above 0.")
-    estimated = estimate(squares)
+    estimated = estimate_from_means(squares)
     ratio = estimated / squares
     share = (ratio[squares > 0].log2().abs() <= 1).double().mean().item()
     off = relative_error(estimated, squares)

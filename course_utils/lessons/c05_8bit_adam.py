@@ -14,7 +14,7 @@ from course_utils.hardware import Machine, Work
 from course_utils.optim import AdamW, AdamW8bit
 from course_utils.optim.codebook import dynamic_codebook, linear_codebook
 from course_utils.optim.quantization import BLOCK, dequantize, nearest, quantize, stochastic
-from course_utils.viz.parts import box, drawing
+from course_utils.viz.parts import draw_box, hide_axes
 from course_utils.viz.plots import add_title, bars, lines, panels, panels_of_lines
 
 
@@ -91,7 +91,7 @@ def walk(make_optimizer: Callable, decades: float, seed: int = 0, steps: int = 3
     return Walk(parameter.detach(), state, zeros)
 
 
-def off_by(make_optimizer: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
+def distance_from_adamw(make_optimizer: Callable, decades: float, seed: int = 0, **options) -> tuple[float, int, float]:
     """The distance between the ends of another optimizer's path and AdamW's, relative to AdamW's displacement.
 
     With it, how many v were 0 after some step, and the distance without the parameters of those v.
@@ -154,7 +154,7 @@ def averages_after_change(steps: int) -> dict[str, dict[str, dict[int, float]]]:
     """v by step after its g² has changed, with β₂ = 0.999: in 32 bits, and in 8 rounded to the nearest entry or by chance."""
     generator = torch.Generator().manual_seed(0)
 
-    def by_chance(values: torch.Tensor, codebook: torch.Tensor):
+    def round_by_chance(values: torch.Tensor, codebook: torch.Tensor):
         return stochastic(values, codebook, generator)
 
     averages = {}
@@ -163,8 +163,8 @@ def averages_after_change(steps: int) -> dict[str, dict[str, dict[int, float]]]:
         curves = {
             "32 bits": feed(None),
             "8 bits, nearest": feed(nearest),
-            "stochastic, one run": feed(by_chance),
-            "stochastic, mean of 200 runs": feed(by_chance, copies=200),
+            "stochastic, one run": feed(round_by_chance),
+            "stochastic, mean of 200 runs": feed(round_by_chance, copies=200),
         }
         averages[case] = {name: dict(enumerate(curve.tolist(), 1)) for name, curve in curves.items()}
     return averages
@@ -185,22 +185,22 @@ def journey_figure(values: Sequence[float]) -> tuple[Figure, str]:
     scale = scales.item()
     rows = [("a block of m", f"÷ {scale:g}", "nearest entry", "code: 1 byte", "read back", "off by")]
     for value, code, read in zip(values, codes.tolist(), back.tolist(), strict=True):
-        numbers = map(_write, (value, value / scale, codebook[code].item()))
-        rows.append((*numbers, str(code), _write(read), f"{abs(read - value) / abs(value):.1%}"))
+        numbers = map(_format_number, (value, value / scale, codebook[code].item()))
+        rows.append((*numbers, str(code), _format_number(read), f"{abs(read - value) / abs(value):.1%}"))
     journeys = [f"{row[0]} is kept as {row[3]} and read back as {row[4]}" for row in rows[1:]]
     rows.append(("", "", "for the block", f"scale {scale:g}: 4 bytes", "", ""))
     figure, axes = panels(height=0.42 * len(rows) + 0.7)
-    drawing(axes, (-0.5, 5.5), (len(rows) - 0.5, -0.5))
+    hide_axes(axes, (-0.5, 5.5), (len(rows) - 0.5, -0.5))
     for (y, x), text in np.ndenumerate(rows):
         if x == 3 and y > 0:
-            box(axes, x, y, text, "optimizer state", "ink")
+            draw_box(axes, x, y, text, "optimizer state", "ink")
         else:
             axes.text(x, y, text, ha="center", va="center")
     title = f"{len(values)} values are kept as {len(values)} bytes and one scale; the smallest is lost"
     return add_title(figure, title, f"A block of {len(values)} values with the scale {scale:g}: {'; '.join(journeys)}.")
 
 
-def _write(value: float) -> str:
+def _format_number(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-").replace("-", "−")
 
 

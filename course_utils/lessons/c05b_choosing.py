@@ -18,24 +18,24 @@ from course_utils.units import GiB
 from course_utils.viz.plots import bars, dots, panels_of_lines
 
 _DECAY = 0.01
-RUNS = Path(__file__).with_name("c05b_runs.json")
+RUNS_FILE = Path(__file__).with_name("c05b_runs.json")
 SWEEP_SEEDS = (3, 4, 5)
 RACE_SEEDS = (0, 1, 2)
-LAST = 20
+LAST_STEPS = 20
 """Steps at the end of a run, whose losses judge it."""
-RESTS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
+PAIRS = (("AdamW", 2e-3, 1e-2), ("Muon", 1e-2, 2e-3))
 """What moves the hidden matrices, at which rate, and AdamW's rate for the rest: the race's pairs, crossed."""
 
 
-def muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def make_muon(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Muon for the hidden matrices, AdamW for the rest, at one rate.
 
     Raises `AttributeError` before torch 2.9, which has no Muon.
     """
-    return shared_out(model, lr, use_muon=True, rest_lr=lr)
+    return make_pair(model, lr, use_muon=True, rest_lr=lr)
 
 
-def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> torch.optim.Optimizer:
+def make_pair(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> torch.optim.Optimizer:
     """Hidden matrices at rate `lr` by AdamW, or by Muon (Jordan et al. 2024) matched to AdamW's rates (Liu et al. 2025); the
     rest by AdamW at `rest_lr`."""
     hidden, others = optim.hidden_matrices(model)
@@ -47,7 +47,7 @@ def shared_out(model: nn.Module, lr: float, use_muon: bool, rest_lr: float) -> t
 
 
 def contenders() -> dict[str, Contender]:
-    """The optimizers that this torch has, by name. All have the same schedule; each has the best rate of `RUNS`' sweep."""
+    """The optimizers that this torch has, by name. All have the same schedule; each has the best rate in `RUNS_FILE`."""
     decayed = optim.decay_groups
     table = {
         "SGD, Nesterov": Contender(lambda model, lr: optim.Nesterov(model.parameters(), lr, momentum=0.9), 0.3),
@@ -55,14 +55,14 @@ def contenders() -> dict[str, Contender]:
         "AdamW": Contender(lambda model, lr: optim.AdamW(decayed(model, _DECAY), lr=lr), 2e-3),
         "AdamW, 8 bits": Contender(lambda model, lr: optim.AdamW8bit(decayed(model, _DECAY), lr=lr), 2e-3),
         "Adafactor": Contender(lambda model, lr: optim.Adafactor(decayed(model, 0.0), lr=lr), 0.1),
-        "Muon": Contender(muon, 1e-2),
+        "Muon": Contender(make_muon, 1e-2),
     }
-    return table if hasattr(torch.optim, "Muon") else {name: c for name, c in table.items() if c.make is not muon}
+    return table if hasattr(torch.optim, "Muon") else {name: c for name, c in table.items() if c.make is not make_muon}
 
 
 def final_loss(history: History) -> float:
     """The mean training loss of a run's last steps, by which it is judged. No example is seen twice in one epoch."""
-    return sum(history.losses[-LAST:]) / LAST
+    return sum(history.losses[-LAST_STEPS:]) / LAST_STEPS
 
 
 def undisturbed_step(history: History) -> float:
@@ -73,7 +73,7 @@ def undisturbed_step(history: History) -> float:
 def stored_runs(seeds: Sequence[int]) -> pd.DataFrame:
     """Runs at laptop scale with these seeds, a row each: `name`, `schedule`, `lr`, `seed`, `loss` (training, mean of the last 20
     steps) and `test` (held-out). `python -m benchmarks.learning_rates` made them."""
-    runs = read_runs(RUNS)
+    runs = read_runs(RUNS_FILE)
     return runs[runs["seed"].isin(seeds) & runs["rest"].isna()]
 
 
@@ -82,8 +82,8 @@ def stored_rests() -> pd.DataFrame:
 
     Where the two are those of a contender, its runs of the race are shown.
     """
-    crossed = {name: rate for name, rate, _ in RESTS}
-    runs = read_runs(RUNS)
+    crossed = {name: rate for name, rate, _ in PAIRS}
+    runs = read_runs(RUNS_FILE)
     runs = runs[runs["name"].isin(crossed) & runs["seed"].isin(RACE_SEEDS)]
     runs = runs.fillna({"rest": runs["name"].map(crossed)})
     table = runs.groupby(["name", "rest"])[["loss", "test"]].agg(lambda losses: ", ".join(f"{x:.2f}" for x in losses))
@@ -141,13 +141,13 @@ def race_figure(race: pd.DataFrame) -> tuple[Figure, str]:
     return figure, alt
 
 
-def as_range(losses: pd.Series) -> str:
+def format_range(losses: pd.Series) -> str:
     """Least and most, and how many diverged."""
     divergences = losses.isna().sum()
     return f"{losses.min():.2f} to {losses.max():.2f}" + (f", {divergences} diverged" if divergences else "")
 
 
-CARD = 80 * GiB
+CARD_BYTES = 80 * GiB
 
 
 @cache
@@ -177,7 +177,7 @@ def _sum_state(optimizer_cls: type, shapes: Sequence[torch.Size], itemsize: int)
     return sum(optimizer_cls.state_bytes(shape, itemsize) for shape in shapes)
 
 
-def bytes_figure(model: str, itemsize: int = 4, card: int = CARD) -> tuple[Figure, str]:
+def bytes_figure(model: str, itemsize: int = 4, card: int = CARD_BYTES) -> tuple[Figure, str]:
     """Bars of P, G and O by optimizer for the model of that name, with a line where a card of `card` bytes ends."""
     rows = sizes_of(model, itemsize)
     fitting = sum(sum(parts.values()) <= card for parts in rows.values())

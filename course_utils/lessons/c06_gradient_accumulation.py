@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_utils.optim import AdamW
 from course_utils.training import Accumulate, Callback, Run, num_loss_tokens
 from course_utils.viz.labels import tick, tick_by_powers
-from course_utils.viz.parts import arrow, box, cell, drawing
+from course_utils.viz.parts import draw_arrow, draw_box, draw_cell, hide_axes
 from course_utils.viz.plots import add_title, legend, lines, panels
 from course_utils.viz.style import COLORS
 
@@ -38,14 +38,14 @@ class DividesByK(Accumulate):
 
     def before_update(self, run: Run):
         """Leaves the gradients as they are."""
-        self._begin_group()
+        self.begin_group()
 
 
 class DropsLastGroup(Accumulate):
     """No update for what is left at the end of an epoch; its gradients wait, and join the next epoch or are lost."""
 
     def should_update(self, run: Run):
-        return self._micro_batches >= self.k
+        return self.micro_batches >= self.k
 
 
 class ForgetsToZero(Accumulate):
@@ -173,15 +173,15 @@ def accumulation_figure() -> tuple[Figure, str]:
     """The idea: micro-batches of different numbers of counted tokens add up in one G, which is divided once."""
     figure, axes = panels()
     counts = (3, 8, 5, 2)
-    buffer, division = box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink"), box(axes, 19, 2, "÷ Σ$T_i$")
-    arrow(axes, buffer, division)
-    arrow(axes, division, box(axes, 23, 2, "clip,\nthen step"))
+    buffer, division = draw_box(axes, 15, 2, "G\nadd $T_i g_i$", "gradients", "ink"), draw_box(axes, 19, 2, "÷ Σ$T_i$")
+    draw_arrow(axes, buffer, division)
+    draw_arrow(axes, division, draw_box(axes, 23, 2, "clip,\nthen step"))
     for y, (number, count) in zip((3, 2, 1, 0), enumerate(counts, 1), strict=True):
         for index in range(max(counts)):
-            cell(axes, index, y, "first" if index < count else "grid", height=0.6)
+            draw_cell(axes, index, y, "first" if index < count else "grid", height=0.6)
         axes.text(-0.5, y + 0.3, f"micro-batch {number}", ha="right", va="center")
-        arrow(axes, box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
-    drawing(axes, (-4.6, 25), (-0.4, 4.1))
+        draw_arrow(axes, draw_box(axes, 10.5, y + 0.3, f"$T_{number}\\,g_{number}$, $T_{number}$ = {count}"), buffer)
+    hide_axes(axes, (-4.6, 25), (-0.4, 4.1))
     legend(axes, ("token that counts", "first"), ("padding", "grid"))
     text = "4 micro-batches with 3, 8, 5, 2 counted tokens add their gradients times these numbers to one buffer G. "
     text += "It is divided once, by all 18 tokens; then come clipping and one step."

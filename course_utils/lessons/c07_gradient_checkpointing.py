@@ -52,7 +52,7 @@ def peak(blocks: int, segments: int | None, per_block: float, gradients: float =
     return max(j + len(run) * per_block + gradients * (blocks - run.stop) for j, run in ranges)
 
 
-def walk(blocks: int, segments: int | None, per_block: float) -> list[tuple[int, float, float]]:
+def list_moments(blocks: int, segments: int | None, per_block: float) -> list[tuple[int, float, float]]:
     """Forward and backward as moments: (time, kept, computed again) in boundaries, from that time on.
 
     Time counts forward passes of one block; a backward takes two.
@@ -77,7 +77,7 @@ def idea_figure(blocks: int = 6, per_block: int = 8) -> tuple[Figure, str]:
     """The idea: memory over one step with everything kept, and with boundaries kept and each block computed again."""
     figure, grid = panels(1, 2, sharex=True, sharey=True)
     for axes, segments, title in zip(grid, (None, blocks), ("Everything is kept", "Boundaries are kept"), strict=True):
-        _draw_walk(axes, walk(blocks, segments, per_block), title)
+        _draw_moments(axes, list_moments(blocks, segments, per_block), title)
         axes.axvline(blocks, color=COLORS["ink"], linestyle=":")
         axes.text(blocks, per_block * blocks, "forward   backward", ha="center", va="bottom")
     grid[0].set(xlim=(0, 4 * blocks), ylim=(0, 1.15 * per_block * blocks))
@@ -111,8 +111,8 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     peaks = {count: boundary * peak(blocks, count, per_block) for count in range(1, blocks + 1)}
     without = boundary * peak(blocks, None, per_block)
     figure, (left, right) = panels(1, 2, height=3.5, width_ratios=(2, 1))
-    _draw_walk(left, walk(blocks, segments, per_block), "", boundary)
-    times, activations, _ = np.transpose(walk(blocks, None, per_block))
+    _draw_moments(left, list_moments(blocks, segments, per_block), "", boundary)
+    times, activations, _ = np.transpose(list_moments(blocks, None, per_block))
     size = unit_for(peaks[segments])[1]
     left.step(times, boundary * activations / size, "--", color=COLORS["ink"], where="post", label="no checkpoint")
     left.set(xlim=(0, None), ylim=(0, 1.1 * max(without, peaks[segments]) / size))
@@ -124,7 +124,7 @@ def segments_figure(blocks: int = 12, segments: int = 4, batch: int = 8, per_blo
     return add_title(figure, title)
 
 
-def _draw_walk(axes: Axes, moments: Sequence[tuple], title: str, boundary: float = 0) -> None:
+def _draw_moments(axes: Axes, moments: Sequence[tuple], title: str, boundary: float = 0) -> None:
     """What is kept at each moment and above it what is computed again, in boundaries or in bytes of one `boundary`."""
     times, *heights = np.transpose(moments)
     heights = {kind: (boundary or 1) * height for kind, height in zip(_COLORS, heights, strict=True)}

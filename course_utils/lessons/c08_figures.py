@@ -14,7 +14,7 @@ from course_utils.lessons.c08_mixed_precision import in_binary
 from course_utils.precision import FORMATS, Format
 from course_utils.training.profile import ELSEWHERE, LOADING, PHASES, Trace
 from course_utils.viz.labels import note
-from course_utils.viz.parts import arrow, box, cell, drawing, patches
+from course_utils.viz.parts import draw_arrow, draw_box, draw_cell, hide_axes, patches
 from course_utils.viz.plots import Span, add_title, bars, lines, panels, timeline
 from course_utils.viz.style import BIT_COLORS, BIT_INK, COLORS, text_color
 
@@ -77,10 +77,10 @@ def mixed_precision_figure() -> tuple[Figure, str]:
     for low, high, color, name in ((0.48, 1.02, wide, "32 bits"), (0.04, 0.44, narrow, "16 bits")):
         axes.axhspan(low, high, color=COLORS[color], alpha=0.1, linewidth=0)
         axes.text(0.01, (low + high) / 2, name, va="center", color=text_color(color), fontsize=11, fontweight="bold")
-    boxes = [box(axes, *station, ink="ink") for station in stations]
+    boxes = [draw_box(axes, *station, ink="ink") for station in stations]
     for start, end in zip(boxes, [*boxes[1:], boxes[0]], strict=True):
-        arrow(axes, start, end)
-    drawing(axes, ylim=(0.02, 1.04))
+        draw_arrow(axes, start, end)
+    hide_axes(axes, ylim=(0.02, 1.04))
     text = "A cycle: parameters in 32 bits, a copy and the forward pass's products in 16, the loss times S in 32, gradients "
     text += "S times as large in 16, divided by S in 32. If all are finite, θ is updated; if not, S is halved."
     return add_title(figure, "Between the loss and the update, S keeps small gradients within fp16's range", text)
@@ -187,12 +187,12 @@ def _draw_bits(axes: Axes, fmt: Format, pattern: int) -> None:
     widths = zip(BIT_COLORS.values(), (1, fmt.exponent_bits, fmt.mantissa_bits), strict=True)
     colors = [color for color, width in widths for _ in range(width)]
     for index, (bit, color) in enumerate(zip(f"{pattern:0{fmt.bits}b}", colors, strict=True)):
-        cell(axes, index, -0.35, color, bit, width=0.9, height=0.7)
+        draw_cell(axes, index, -0.35, color, bit, width=0.9, height=0.7)
     sign, exponent, mantissa = fmt.fields(pattern)
     power = max(exponent, 1) - fmt.bias
     caption = f"sign {sign}; exponent field {exponent}, so times 2^{power}; mantissa field {mantissa}"
     axes.text(0, 0.8, caption, va="center", fontsize=9)
-    drawing(axes, (-0.5, 32.5), (1.2, -1.2))
+    hide_axes(axes, (-0.5, 32.5), (1.2, -1.2))
     axes.legend(*patches(*BIT_COLORS.items()), loc="upper left", ncols=3, borderpad=0, borderaxespad=0)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from course_utils.units import format_counted, format_seconds
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import draw_cell, hide_axes
 from course_utils.viz.plots import Span, add_title, legend, lines, panels, panels_of_lines, timeline
 from course_utils.viz.style import COLORS, SERIES
 
@@ -18,11 +18,11 @@ def ring_figure(turns: Sequence[Sequence[Sequence[str]]]) -> tuple[Figure, str]:
     figure, grid = panels(2, ranks - 1, height=4.1)
     states = list(zip(*turns, strict=True))
     for turn, panel in enumerate(grid.flat, 1):
-        drawing(panel, (0, ranks), (ranks, -0.5), f"turn {turn}: {'add' if turn < ranks else 'copy'}")
+        hide_axes(panel, (0, ranks), (ranks, -0.5), f"turn {turn}: {'add' if turn < ranks else 'copy'}")
         for rank, piece in product(range(ranks), repeat=2):
             parts = states[turn][rank][piece]
             color, alpha = ("third", 0.6) if len(parts) == ranks else ("activations", 0.2 * len(parts))
-            cell(panel, piece, rank, color, parts, alpha=alpha)
+            draw_cell(panel, piece, rank, color, parts, alpha=alpha)
             if parts != states[turn - 1][rank][piece]:
                 ends = (piece + 0.5, rank + 0.3), (piece + 0.5, rank - 0.36)
                 panel.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": COLORS["second"]})

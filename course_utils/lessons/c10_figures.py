@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from course_utils.lessons.c10_timeline import Activity, overlap
 from course_utils.training.profile import PHASES
 from course_utils.units import format_counted
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import draw_cell, hide_axes
 from course_utils.viz.plots import Span, add_title, bars, layers, legend, panels, panels_of_lines, timeline
 from course_utils.viz.style import COLORS
 
@@ -37,10 +37,10 @@ def sharding_figure() -> tuple[Figure, str]:
         for rank, (column, kind), part in product(ranks, enumerate(kinds), ranks):
             is_kept = part == rank or row < len(kinds) - column
             corner = (1.15 * rank + 0.33 * column, row + 0.19 * part)
-            cell(axes, *corner, kind if is_kept else "grid", width=0.29, height=0.19, edgecolor=COLORS["paper"])
+            draw_cell(axes, *corner, kind if is_kept else "grid", width=0.29, height=0.19, edgecolor=COLORS["paper"])
     for rank in ranks:
         axes.text(1.15 * rank + 0.48, -0.12, f"rank {rank}", ha="center")
-    drawing(axes, (-0.9, 4.6), (3.95, -0.35))
+    hide_axes(axes, (-0.9, 4.6), (3.95, -0.35))
     legend(axes, *zip(kinds, kinds, strict=True), ("kept by others", "grid"))
     text = "DDP: all of each kind on each rank. ZeRO-1: a share of the optimizer state. ZeRO-2: a share of the gradients too."
     return add_title(figure, "Each stage of ZeRO shards one kind more", text, "ZeRO-3: a share of the parameters too.")
@@ -64,7 +64,7 @@ def unit_life(unit: float, ranks: int, activations: float) -> list[tuple[str, st
     ]
 
 
-LIFE = {
+LIFE_COLORS = {
     "shard": "parameters",
     "gathered": "recomputed",
     "activations": "activations",
@@ -81,7 +81,7 @@ def unit_life_figure(unit: float, ranks: int, activations: float) -> tuple[Figur
     life = unit_life(unit, ranks, activations)
     rows = {f"{number}. {event} ({lane})": sizes for number, (event, lane, sizes) in enumerate(life, 1)}
     title = "To be summed, a block's gradient is held three times"
-    return bars(rows, title, "memory of this block on a rank", colors=LIFE)
+    return bars(rows, title, "memory of this block on a rank", colors=LIFE_COLORS)
 
 
 def lanes_figure(runs: Mapping[str, Sequence[Activity]]) -> tuple[Figure, str]:

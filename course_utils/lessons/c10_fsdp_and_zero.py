@@ -142,7 +142,7 @@ class RankMeasurement:
 
 STEPS = 5
 """Steps of training, the same for every strategy; after them one is counted."""
-RECORDED = 8
+RECORDED_STEPS = 8
 """Steps whose allocations are recorded."""
 
 
@@ -232,13 +232,13 @@ def accumulate_on_rank(
 
 
 def record(step: Callable[[], object]) -> tuple[int, float | None]:
-    """Run `step` on all ranks at once `RECORDED` times, or more (up to five times as often) until each has a balanced account.
+    """Run `step` on all ranks at once `RECORDED_STEPS` times, or up to five times as often until each has a balanced account.
 
     Returns the bytes of `usual_peak`, and `bytes_carried` in the quietest step, for each rank.
     """
     accounts, carried = [], []
     all_balanced = torch.zeros(())
-    while len(accounts) < RECORDED or (not all_balanced and len(accounts) < 5 * RECORDED):
+    while len(accounts) < RECORDED_STEPS or (not all_balanced and len(accounts) < 5 * RECORDED_STEPS):
         accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
         all_balanced = torch.tensor(float(any(account.left == 0 for account in accounts)))
         dist.all_reduce(all_balanced, dist.ReduceOp.MIN)

@@ -39,7 +39,7 @@ class Cost:
     seconds: float  # the quickest of a few
 
 
-def cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:
+def measure_cost(function: Callable[..., Tensor], *inputs, parameters: Sequence[Tensor] = (), times: int = 2) -> Cost:
     """Cost of `function(*inputs)` and of the backward pass of its sum, without the first call, in which a compiler may work.
 
     `parameters` are the tensors that get gradients, those of `inputs` by default.
@@ -76,7 +76,7 @@ def tensors_saved_by(function: Callable[..., Tensor], *inputs) -> list[Tensor]:
     return tensors
 
 
-def operations(function: Callable[..., Tensor], *inputs) -> int:
+def count_operations(function: Callable[..., Tensor], *inputs) -> int:
     """Floating point operations of the matrix products of `function(*inputs)` and its backward pass."""
     with count_flops() as counter:
         function(*inputs).sum().backward()
@@ -90,7 +90,7 @@ def largest_error(function: Callable, right: Callable, *inputs) -> float:
     return max(map(relative_error, actual, expected))
 
 
-def head(
+def random_head(
     tokens: int, width: int, vocabulary: int, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states, an output layer's weight, and labels of which a tenth are ignored."""
@@ -101,7 +101,7 @@ def head(
     return x, w, labels
 
 
-def qkv(
+def random_qkv(
     length: int, device: torch.device, heads: int = 4, width: int = 32, dtype: torch.dtype = torch.float32
 ) -> list[nn.Parameter]:
     """Queries, keys and values of one text, (1, heads, length, width)."""
@@ -110,7 +110,7 @@ def qkv(
     return [nn.Parameter(tensor.to(device, dtype)) for tensor in tensors]
 
 
-def tiles(length: int, is_causal: bool) -> int:
+def count_tiles(length: int, is_causal: bool) -> int:
     """Tiles of scores that `TiledAttention` computes in forward."""
     return sum(len(cols) for _, cols in visible_tiles(length, length, is_causal))
 
@@ -126,7 +126,7 @@ def pad(documents: Sequence[Sequence[int]], length: int, device: torch.device) -
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def in_batches(packed: Mapping[str, Tensor], size: int, device: torch.device) -> list[dict[str, Tensor]]:
+def split_into_batches(packed: Mapping[str, Tensor], size: int, device: torch.device) -> list[dict[str, Tensor]]:
     """So many rows of `packed` at a time."""
     count = len(packed["input_ids"])
     return [{k: t[start : start + size].to(device) for k, t in packed.items()} for start in range(0, count, size)]
@@ -153,7 +153,7 @@ def owners(lengths: Sequence[int], room: int) -> Tensor:
     return nn.functional.pad(owner, (0, room - len(owner)), value=-1)
 
 
-def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]]) -> dict[str, float]:
+def time_epochs(model: nn.Module, batches: Mapping[str, Sequence[dict]]) -> dict[str, float]:
     """Seconds of forward and backward over all batches of each kind, the quickest of three; the kinds take turns."""
     quickest = {name: float("inf") for name in batches}
     for _ in range(3):
@@ -169,7 +169,7 @@ def epoch_seconds(model: nn.Module, batches: Mapping[str, Sequence[dict]]) -> di
 
 # Attention over ranks, to be launched.
 
-PLACES = {"stretches": stretches, "two ends": two_ends}
+SEQUENCE_CUTS = {"stretches": stretches, "two ends": two_ends}
 
 
 def ring_on_rank(length: int) -> dict[str, dict[str, float]]:
@@ -185,7 +185,7 @@ def ring_on_rank(length: int) -> dict[str, dict[str, float]]:
     right = attention(*full, True)
     weights = torch.randn(right.shape, generator=generator)
     (right * weights).sum().backward()
-    for name, share in PLACES.items():
+    for name, share in SEQUENCE_CUTS.items():
         places = share(length, ranks)
         own_places = places[rank]
         parts = [tensor.detach()[..., own_places, :].clone().requires_grad_() for tensor in full]
@@ -216,7 +216,7 @@ def ring_summary(ranks: Sequence[Mapping[str, float]]) -> dict[str, object]:
 
 # Activations on the host, in seconds from stated rates.
 
-SHARE = 0.5
+PEAK_SHARE = 0.5
 """Share of a machine's peak in bfloat16 that computing reaches."""
 
 
@@ -229,7 +229,7 @@ def host_or_again(
     et al. 2022, appendix A, without the backward pass).
     """
     operations = 24 * width**2 + 4 * length * width
-    return 2 * per_number * width / machine.host_link, operations / (SHARE * machine.flop_rates["bfloat16"])
+    return 2 * per_number * width / machine.host_link, operations / (PEAK_SHARE * machine.flop_rates["bfloat16"])
 
 
 def exposed_transfer(transfer: np.ndarray | float, recomputing: np.ndarray | float) -> np.ndarray:
@@ -243,7 +243,7 @@ def length_that_meets(width: int, machine: Machine, per_number: float, overlappe
     `overlapped` counts only what the step waits for, so that the work need only take as long as half of one way. Below 0
     moving always takes less.
     """
-    each_way = per_number * SHARE * machine.flop_rates["bfloat16"] / machine.host_link
+    each_way = per_number * PEAK_SHARE * machine.flop_rates["bfloat16"] / machine.host_link
     return ((0.5 if overlapped else 2) * each_way - 24 * width) / 4
 
 
@@ -260,7 +260,7 @@ def host_curves(width: int, machine: Machine, per_number: float) -> dict[str, li
 
 
 @contextmanager
-def budget(of_saved: float):
+def activation_budget(of_saved: float):
     """Lets compiled code keep this share of what it would keep for backward; yields a function that counts graphs."""
     from torch._functorch import config
 

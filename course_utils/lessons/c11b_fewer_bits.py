@@ -1,4 +1,4 @@
-"""Chapter 11b: a small classifier that is fine-tuned by every method, and the runs that are stored."""
+"""Chapter 11b: a small classifier that is fine-tuned by every method, a race of small states, and the runs that are stored."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,11 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pandas as pd
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import data, memory, models, optim
 from course_utils.errors import CourseError
@@ -26,7 +24,6 @@ from course_utils.optim.galore import APOLLO, GaLore
 from course_utils.optim.low_bit import AdamW4bit, AdamW16bit
 from course_utils.optim.quantization import nearest
 from course_utils.settings import Scale, settings
-from course_utils.techniques import distillation_loss
 from course_utils.techniques.lora import LoRA, adapt
 from course_utils.techniques.nf4 import NF4
 from course_utils.training import evaluate
@@ -36,12 +33,12 @@ from course_utils.units import format_bytes
 # A small classifier, and its fine-tuning.
 
 TUNING_FILE = Path(__file__).with_name("c11b_tuned_runs.json")
-AS_IT_IS = "as it is"
+BASELINE = "as it is"
 """AdamW in float32 on all weights, which every other method is compared with."""
 
 
 @cache
-def functions(scale: Scale, split: str) -> Dataset:
+def tokenized_functions(scale: Scale, split: str) -> Dataset:
     """Functions as tokens with the package's number: the "first" or "second" half of the training split, or the "test" split."""
     corpus = data.load_functions()
     tokens = data.tokenize(corpus, data.tokenizer_for(corpus, scale.vocabulary), scale.sequence)
@@ -51,7 +48,7 @@ def functions(scale: Scale, split: str) -> Dataset:
     return tokens["train"].select(places[: scale.train_rows // 2])
 
 
-def classifier(scale: Scale, seed: int | None = None) -> nn.Module:
+def build_classifier(scale: Scale, seed: int | None = None) -> nn.Module:
     """A DistilBERT that tells the ten packages, without dropout, so that runs differ by what is done alone."""
     off = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
     return models.build("distilbert", labels=10, scale=scale, seed=seed, **off).to(settings().device)
@@ -61,15 +58,15 @@ def pretrain(scale: Scale, seed: int | None = None) -> nn.Module:
     """A classifier after an epoch on the first half of the functions: what a download would be elsewhere. `seed` decides weights
     and order, by default the settings'."""
     seed = settings().seed if seed is None else seed
-    model = classifier(scale, seed)
-    batches = data.batches(functions(scale, "first"), 16, seed=seed)
+    model = build_classifier(scale, seed)
+    batches = data.batches(tokenized_functions(scale, "first"), 16, seed=seed)
     Contender(lambda net, lr: optim.AdamW(net.parameters(), lr=lr), 2e-3).train(model, batches, seed)
     return model
 
 
-def held_out(model: nn.Module, scale: Scale) -> float:
+def held_out_loss(model: nn.Module, scale: Scale) -> float:
     """The mean loss on functions of the test split."""
-    return evaluate(model, data.batches(functions(scale, "test"), 64))["loss"]
+    return evaluate(model, data.batches(tokenized_functions(scale, "test"), 64))["loss"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def fine_tune_and_measure(model: nn.Module, recipe: memory.Recipe, scale: Scale,
     peak = memory.measure(work.build, work.step, timed=0).peak
     start = time.perf_counter()
     tuned = fine_tune(model, recipe, scale, best_rate(name))
-    return FineTuning(predicted, peak, time.perf_counter() - start, held_out(tuned, scale))
+    return FineTuning(predicted, peak, time.perf_counter() - start, held_out_loss(tuned, scale))
 
 
 def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float, seed: int | None = None) -> nn.Module:
@@ -100,7 +97,7 @@ def fine_tune(model: nn.Module, recipe: memory.Recipe, scale: Scale, rate: float
     work = _workload(model, recipe)
     device = settings().device
     tuned, optimizer, _ = work.build()
-    loader = data.batches(functions(scale, "second"), recipe.batch, seed)
+    loader = data.batches(tokenized_functions(scale, "second"), recipe.batch, seed)
     batches = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in loader]
     updates = -(-len(batches) // recipe.accumulation)
     for number in range(updates):
@@ -134,13 +131,13 @@ CHAPTER_METHODS = (
 """The methods that are this chapter's; the others have rows in theirs."""
 
 
-def methods(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
+def build_methods(model: nn.Module, recipe: memory.Recipe, scale: Scale) -> dict[str, tuple[nn.Module, memory.Recipe]]:
     """A model and a recipe by name: two first resorts, the rungs of the ladder, and adapters on fewer layers."""
     narrow = pretrain(replace(scale, width=scale.width // 2))
     plain = {"half the batch": (model, replace(recipe, batch=recipe.batch // 2)), "half the width": (narrow, recipe)}
-    recipes = rungs(model, recipe)
+    recipes = recipes_by_rung(model, recipe)
     for place in ("q k v o", "q v"):
-        recipes[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=PLACES[place])
+        recipes[f"LoRA on {place}"] = replace(recipe, lora=16, lora_targets=ADAPTER_PLACES[place])
     return plain | {name: (model, variant) for name, variant in recipes.items()}
 
 
@@ -153,19 +150,19 @@ def fine_tuning_runs() -> pd.DataFrame:
 def best_rate(name: str) -> float:
     """The rate with the lowest mean loss in `fine_tuning_runs`; a method that is not there has AdamW's."""
     runs = fine_tuning_runs()
-    return runs[runs["name"] == (name if name in set(runs["name"]) else AS_IT_IS)].groupby("lr")["test"].mean().idxmin()
+    return runs[runs["name"] == (name if name in set(runs["name"]) else BASELINE)].groupby("lr")["test"].mean().idxmin()
 
 
-def tuned_ends() -> dict[str, list[float]]:
-    """The held-out loss of each method at its best rate, minus that of `AS_IT_IS` by seed; "start" is before tuning."""
+def tuning_differences() -> dict[str, list[float]]:
+    """The held-out loss of each method at its best rate, minus that of `BASELINE` by seed; "start" is before tuning."""
     ends = {}
     for name, runs in fine_tuning_runs().groupby("name", sort=False):
         best = runs if name == "start" else runs[runs["lr"] == best_rate(name)]
         ends[name] = best.set_index("seed")["test"]
-    return {name: (losses - ends[AS_IT_IS]).tolist() for name, losses in ends.items()}
+    return {name: (losses - ends[BASELINE]).tolist() for name, losses in ends.items()}
 
 
-def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
+def recipes_by_rung(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
     """Each single change of `course plan`'s ladder that makes a difference to `recipe` and goes with `model`, by name.
 
     GaLore's rank is a quarter of the model's width.
@@ -185,8 +182,8 @@ def rungs(model: nn.Module, recipe: memory.Recipe) -> dict[str, memory.Recipe]:
 
 # Adapters.
 
-LINEAR = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
-PLACES = {"all-linear": LINEAR, "q k v o": LINEAR[:4], "q v": ("q_lin", "v_lin")}
+LINEAR_LAYERS = ("q_lin", "k_lin", "v_lin", "out_lin", "lin1", "lin2")
+ADAPTER_PLACES = {"all-linear": LINEAR_LAYERS, "q k v o": LINEAR_LAYERS[:4], "q v": ("q_lin", "v_lin")}
 """Where adapters sit, as `Recipe.lora_targets` says it."""
 
 
@@ -196,7 +193,7 @@ class Placement:
 
     trainable: int  # numbers, not bytes
     saved: int  # for backward
-    for_a_moment: int  # temporaries of backward at the peak
+    temporary: int  # temporaries of backward at the peak
     predicted: int  # peak
     measured: int  # peak
 
@@ -216,13 +213,13 @@ def table_of_places(steps: Mapping[tuple[int, str], Placement]) -> pd.DataFrame:
     """A row for each step, by rows of the batch and place of the adapters."""
     rows = {}
     for key, step in steps.items():
-        sizes = map(format_bytes, (step.saved, step.for_a_moment, step.predicted, step.measured))
+        sizes = map(format_bytes, (step.saved, step.temporary, step.predicted, step.measured))
         rows[key] = [f"{step.trainable:,}", *sizes]
     names = ["trained", "saved for backward", "temporary", "peak, planned", "measured"]
     return pd.DataFrame(rows, names).T.rename_axis(["rows", "adapters on"])
 
 
-def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, first: int = 0) -> nn.Module:
+def add_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR_LAYERS, first: int = 0) -> nn.Module:
     """A copy with adapters in the blocks from number `first` on, all else frozen."""
     adapted = deepcopy(model).requires_grad_(False)
     for block in adapted.distilbert.transformer.layer[first:]:
@@ -230,7 +227,7 @@ def with_adapters(model: nn.Module, rank: int, names: Sequence[str] = LINEAR, fi
     return adapted
 
 
-def in_4_bits(model: nn.Module) -> nn.Module:
+def quantize_to_4_bits(model: nn.Module) -> nn.Module:
     """A copy whose blocks have bitsandbytes' linear layers with weights in NF4."""
     quantized = deepcopy(model)
     put_in_4_bits(quantized.distilbert.transformer)
@@ -238,7 +235,7 @@ def in_4_bits(model: nn.Module) -> nn.Module:
     return quantized
 
 
-def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
+def measure_step(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> memory.Measurement:
     """A step of AdamW on those parameters that are trained."""
 
     def build():
@@ -254,7 +251,7 @@ def measure(model: nn.Module, batch: Mapping[str, Tensor], timed: int = 3) -> me
     return memory.measure(build, step, timed=timed)
 
 
-def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
+def randomize_adapters(ours: nn.Module, theirs: nn.Module) -> None:
     """Draws a random B for all adapters of `ours`, and gives peft's in `theirs` the same A and B."""
     import peft
 
@@ -266,7 +263,7 @@ def draw_adapters(ours: nn.Module, theirs: nn.Module) -> None:
         peft_layer.lora_B["default"].weight.data.copy_(adapter.b.detach())
 
 
-def in_equal_steps(weight: Tensor) -> Tensor:
+def round_to_equal_steps(weight: Tensor) -> Tensor:
     """Each block of 64 rounded to 16 numbers of equal distance, from minus to plus its largest absolute value."""
     blocks = weight.reshape(-1, 64)
     numbers = torch.linspace(-1, 1, 16)
@@ -303,23 +300,12 @@ def merge_adapters(model: nn.Module, adapted: nn.Module) -> tuple[float, float, 
     return sum(sizes) / len(sizes), sum(errors) / len(errors), merged
 
 
-def operations_of_step(student: nn.Module, loss: Callable | None = None) -> int:
-    """Operations of the products in a student's step on 16 rows, with `loss(model, ids)` or the model's own."""
-    ids = rows("train")[:16].to(next(student.parameters()).device)
-    with FlopCounterMode(display=False) as counted:
-        (student(input_ids=ids, labels=ids).loss if loss is None else loss(student, ids)).backward()
-    student.zero_grad()
-    return counted.get_total_flops()
-
-
 # Optimizers with a smaller state, on chapter 05b's task.
 
 RACE_FILE = Path(__file__).with_name("c11b_runs.json")
 SWEEP_SEEDS = (10, 11)
 RACE_SEEDS = (0, 1, 2, 3, 4)
-INTERVAL = 25  # steps between two projections, in a run of 91 steps
-
-
+PROJECTION_INTERVAL = 25  # steps between two projections, in a run of 91 steps
 OTHERS_LR = 2e-3  # of all parameters that are no hidden matrices
 
 
@@ -328,7 +314,7 @@ class LowState:
     """An optimizer of the hidden matrices beside AdamW for the rest."""
 
     contender: Contender
-    state: Callable[[Sequence[tuple[int, ...]]], int]  # bytes that it keeps for tensors of these shapes
+    state_bytes: Callable[[Sequence[tuple[int, ...]]], int]  # that it keeps for tensors of these shapes
 
 
 def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
@@ -336,7 +322,7 @@ def hidden_shapes(model: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(p.shape) for p in optim.hidden_matrices(model)[0]]
 
 
-def _low_state(optimizer_cls: type, lr: float, **options) -> LowState:
+def _make_low_state(optimizer_cls: type, lr: float, **options) -> LowState:
     def make(model: nn.Module, lr: float) -> torch.optim.Optimizer:
         hidden, others = optim.hidden_matrices(model)
         return _beside_adamw(optimizer_cls(hidden, lr=lr, weight_decay=0.0, **options), others)
@@ -350,10 +336,10 @@ def _beside_adamw(optimizer: torch.optim.Optimizer, others: Sequence[nn.Paramete
     return optim.ChainedOptimizer(optimizer, optim.AdamW(others, lr=OTHERS_LR, weight_decay=0.0))
 
 
-def _add_adapters(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+def _make_adapter_optimizer(rank: int, model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Adapters in place of the hidden matrices, which stay as they began; all other parameters are trained as ever."""
     others = optim.hidden_matrices(model)[1]
-    adapt(model, rank, rank, (*LINEAR, "pre_classifier"))
+    adapt(model, rank, rank, (*LINEAR_LAYERS, "pre_classifier"))
     pairs = [p for name, p in model.named_parameters() if name.endswith((".a", ".b"))]
     for parameter in others:
         parameter.requires_grad_(True)
@@ -373,114 +359,32 @@ def low_states(shapes: Sequence[tuple[int, ...]]) -> dict[str, LowState]:
     """
     width = min(map(min, shapes))
 
-    def galore(rank: int) -> int:
+    def galore_bytes(rank: int) -> int:
         return sum(GaLore.state_bytes(shape, rank=rank) for shape in shapes)
 
-    eight = sum(optim.AdamW8bit.state_bytes(shape) for shape in shapes)
-
-    narrow = {"interval": INTERVAL}
+    bytes_of_8_bits = sum(optim.AdamW8bit.state_bytes(shape) for shape in shapes)
+    as_8_bits = largest_rank(lambda rank: galore_bytes(rank) <= bytes_of_8_bits)
+    projection = {"interval": PROJECTION_INTERVAL}
     states = {
-        "AdamW": _low_state(optim.AdamW, 2e-3),
-        "SGD": _low_state(optim.SGD, 3.0),
-        "AdamW, 16 bits": _low_state(AdamW16bit, 2e-3),
-        "AdamW, 16 bits, to nearest": _low_state(AdamW16bit, 2e-3, stochastic=False),
-        "AdamW, 8 bits": _low_state(optim.AdamW8bit, 2e-3),
-        "AdamW, 4 bits": _low_state(AdamW4bit, 2e-3),
-        "GaLore, a half": _low_state(GaLore, 2e-2, rank=width // 2, **narrow),
-        "GaLore, a quarter": _low_state(GaLore, 2e-2, rank=width // 4, **narrow),
-        "GaLore, as 8 bits": _low_state(GaLore, 2e-2, rank=largest_rank(lambda rank: galore(rank) <= eight), **narrow),
-        "APOLLO, a quarter": _low_state(APOLLO, 5e-3, rank=width // 4, **narrow),
-        "APOLLO, rank 1": _low_state(APOLLO, 1e-2, rank=1, scale=128**0.5, **narrow),
+        "AdamW": _make_low_state(optim.AdamW, 2e-3),
+        "SGD": _make_low_state(optim.SGD, 3.0),
+        "AdamW, 16 bits": _make_low_state(AdamW16bit, 2e-3),
+        "AdamW, 16 bits, to nearest": _make_low_state(AdamW16bit, 2e-3, stochastic=False),
+        "AdamW, 8 bits": _make_low_state(optim.AdamW8bit, 2e-3),
+        "AdamW, 4 bits": _make_low_state(AdamW4bit, 2e-3),
+        "GaLore, a half": _make_low_state(GaLore, 2e-2, rank=width // 2, **projection),
+        "GaLore, a quarter": _make_low_state(GaLore, 2e-2, rank=width // 4, **projection),
+        "GaLore, as 8 bits": _make_low_state(GaLore, 2e-2, rank=as_8_bits, **projection),
+        "APOLLO, a quarter": _make_low_state(APOLLO, 5e-3, rank=width // 4, **projection),
+        "APOLLO, rank 1": _make_low_state(APOLLO, 1e-2, rank=1, scale=128**0.5, **projection),
     }
-    room = galore(width // 4) + 4 * sum(a * b for a, b in shapes)
-    rank = largest_rank(lambda r: 16 * r * sum(map(sum, shapes)) <= room)  # parameters, gradients and state
-    state = partial(lambda r, shapes: 8 * r * sum(map(sum, shapes)), rank)
-    states["LoRA, bytes as GaLore's"] = LowState(Contender(partial(_add_adapters, rank), 3e-3), state)
+    budget = galore_bytes(width // 4) + 4 * sum(a * b for a, b in shapes)
+    lora_rank = largest_rank(
+        lambda rank: 16 * rank * sum(map(sum, shapes)) <= budget
+    )  # parameters, gradients and state
+    contender = Contender(partial(_make_adapter_optimizer, lora_rank), 3e-3)
+    states["LoRA, bytes as GaLore's"] = LowState(contender, lambda shapes: 8 * lora_rank * sum(map(sum, shapes)))
     return states
-
-
-# Language models that learn from another.
-
-VOCABULARY = 1_000  # of the vocabulary
-LENGTH = 64  # tokens of a row
-TEACHER_SEED = 99
-
-
-@cache
-def rows(split: str) -> Tensor:
-    """All functions one after the other, cut into rows of `LENGTH` tokens out of `WORDS`, int64."""
-    corpus = data.load_functions()
-    texts = data.tokenizer_for(corpus, VOCABULARY)(list(corpus[split]["text"]))["input_ids"]
-    tokens = [token for ids in texts for token in ids]
-    count = len(tokens) // LENGTH
-    return torch.tensor(tokens[: count * LENGTH]).view(count, LENGTH)
-
-
-def language_model(width: int, layers: int, seed: int) -> nn.Module:
-    """A Llama with heads of 32 numbers."""
-    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers}
-    sizes |= {"vocab_size": VOCABULARY, "num_attention_heads": width // 32, "num_key_value_heads": width // 32}
-    return models.build("llama", scale=settings().scale, seed=seed, **sizes).to(settings().device)
-
-
-def fit(
-    model: nn.Module, lr: float, seed: int, epochs: int = 1, limit: int | None = None, loss: Callable | None = None
-) -> nn.Module:
-    """Train by AdamW with warm-up and cosine, on at most `limit` rows of each epoch; `loss(model, ids)` or the model's own."""
-    device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(seed)
-    train = rows("train")
-    orders = [train[torch.randperm(len(train), generator=generator)][:limit] for _ in range(epochs)]
-    batches = [part for order in orders for part in order.to(device).split(16)]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
-    steps = len(batches)
-    factor = partial(schedules.cosine, total=steps + 1, warmup=steps // 10)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: factor(update + 1))
-    for ids in batches:
-        (model(input_ids=ids, labels=ids).loss if loss is None else loss(model, ids)).backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    return model
-
-
-@torch.no_grad()
-def held_out_token_loss(model: nn.Module, limit: int | None = None) -> float:
-    """The mean loss of a token of held-out functions."""
-    parts = rows("test")[:limit].to(next(model.parameters()).device).split(64)
-    return sum(model(input_ids=ids, labels=ids).loss.item() * len(ids) for ids in parts) / sum(map(len, parts))
-
-
-def from_teacher(teacher: nn.Module, temperature: float) -> Callable[[nn.Module, Tensor], Tensor]:
-    """The loss of a student beside a teacher, whose forward pass makes no graph. A place's logits are of the next token."""
-
-    def loss(student: nn.Module, ids: Tensor) -> Tensor:
-        with torch.no_grad():
-            teacher_logits = teacher(input_ids=ids).logits[:, :-1]
-        return distillation_loss(student(input_ids=ids).logits[:, :-1], teacher_logits, ids[:, 1:], temperature, 0.5)
-
-    return loss
-
-
-def teacher(limit: int | None = None) -> nn.Module:
-    """A model twice as wide and deep as a student, and trained for twice as many epochs."""
-    return fit(language_model(128, 2, TEACHER_SEED), 3e-3, TEACHER_SEED, epochs=2, limit=limit)
-
-
-def student(seed: int, taught: Callable | None = None, epochs: int = 1, limit: int | None = None) -> nn.Module:
-    """A student of `seed`, trained alone or with the loss `taught`."""
-    return fit(language_model(64, 1, seed), 5e-3, seed, epochs, limit, taught)
-
-
-def beside_teacher(student: nn.Module, teacher: nn.Module) -> tuple[int, int, int]:
-    """Bytes at the peak of a step of 16 rows: alone as predicted, beside the teacher as predicted and as measured."""
-    recipe = memory.Recipe(batch=16, sequence=LENGTH, device=settings().device.type)
-    with TemporaryDirectory() as folder:
-        teacher.config.save_pretrained(folder)
-        taught = replace(recipe, teacher=folder)
-        work = Workload(student.config, taught)
-        expected = [memory.estimate(student.config, step_recipe).peak for step_recipe in (recipe, taught)]
-        return *expected, memory.measure(work.build, work.step, timed=0).peak
 
 
 def stored_runs() -> pd.DataFrame:
@@ -526,5 +430,5 @@ def table_of_race(shapes: Sequence[tuple[int, ...]], runs: pd.DataFrame) -> pd.D
     for name, low in low_states(shapes).items():
         rates = sorted(runs[(runs["name"] == name) & runs["seed"].isin(SWEEP_SEEDS)]["lr"].unique())
         tried = ", ".join(f"{rate:g}" for rate in rates) or "AdamW's"
-        rows[name] = [format_bytes(low.state(shapes)), tried, low.contender.lr]
+        rows[name] = [format_bytes(low.state_bytes(shapes)), tried, low.contender.lr]
     return pd.DataFrame(rows, ["state", "rates tried", "best"]).T

@@ -55,7 +55,7 @@ def small_job(folder: Path, **fields) -> Job:
 
 # The same updates by every engine.
 
-COUNTED = 2
+COUNTED_UPDATE = 2
 """The update, counted from 0, whose bytes are counted: the state is there, and no checkpoint is written."""
 
 
@@ -71,7 +71,7 @@ class EngineMeasurement:
 
 
 def by_flags_on_rank(job: Job) -> EngineMeasurement:
-    """To be launched: what `course train` does with these flags, its update `COUNTED` with what it sends counted."""
+    """To be launched: what `course train` does with these flags, its update `COUNTED_UPDATE` with what it sends counted."""
     set_variable("COURSE_DEVICE", "cpu")  # also where a GPU is, which two ranks would have to share
     settings.cache_clear()
     _silence()
@@ -169,11 +169,11 @@ def by_lightning_trainer_on_rank(job: Job) -> EngineMeasurement:
             return plain_optimizer
 
         def on_train_batch_start(self, rows: tuple[dict, float], index: int):
-            if index == COUNTED * micro_batches:
+            if index == COUNTED_UPDATE * micro_batches:
                 traffic.append(counting.enter_context(counted()))
 
         def on_train_batch_end(self, outputs: object, rows: tuple[dict, float], index: int):
-            if index == (COUNTED + 1) * micro_batches - 1:
+            if index == (COUNTED_UPDATE + 1) * micro_batches - 1:
                 counting.close()
 
     options = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -201,9 +201,9 @@ def _prepare_loop(job: Job) -> tuple[nn.Module, torch.optim.Optimizer, list[list
 
 
 def _count_sent(perform: Callable[..., object], updates: Sequence) -> Traffic:
-    """Make all updates; what this rank sent in update `COUNTED`."""
+    """Make all updates; what this rank sent in update `COUNTED_UPDATE`."""
     for index, update in enumerate(updates):
-        if index == COUNTED:
+        if index == COUNTED_UPDATE:
             with counted() as traffic:
                 perform(update)
         else:

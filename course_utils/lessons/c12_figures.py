@@ -18,7 +18,7 @@ from course_utils.lessons.c12_on_paper import (
     select_steps,
     shares_lost,
 )
-from course_utils.viz.parts import cell, drawing
+from course_utils.viz.parts import draw_cell, hide_axes
 from course_utils.viz.plots import Span, add_title, bars, dots, legend, lines, panels, timeline
 from course_utils.viz.style import COLORS
 
@@ -41,13 +41,13 @@ def axes_figure() -> tuple[Figure, str]:
         for (row, column), (left, cut) in product(product(range(4), repeat=2), ((0, model), (5.2, batch))):
             ranks = {"examples": row, "tokens": column, "blocks": row, "columns": column, "pieces": (row + column) % 4}
             ranks |= {"nothing": None, "experts": column if row % 2 else None}  # every other block has experts
-            cell(axes, left + column, row, "grid" if ranks[cut] is None else _RANK_COLORS[ranks[cut]])
+            draw_cell(axes, left + column, row, "grid" if ranks[cut] is None else _RANK_COLORS[ranks[cut]])
         for left, part, across, down in ((0, "model", "width →", "blocks →"), (5.2, "batch", "tokens →", "examples →")):
             axes.text(left + 2, -0.5, part, ha="center", fontsize=9)
             axes.text(left + 2, 4.7, across, ha="center", fontsize=8)
             axes.text(left - 0.35, 2, down, rotation=270, ha="center", va="center", fontsize=8)
         axes.text(4.6, 5.4, f"sent: {travels}", ha="center", va="top", fontsize=9)
-        drawing(axes, (-0.7, 9.3), (6.9, -1.0), name)
+        hide_axes(axes, (-0.7, 9.3), (6.9, -1.0), name)
     legend(axes, *((f"rank {rank}", color) for rank, color in enumerate(_RANK_COLORS)), ("all ranks", "grid"))
     by_axis = "; ".join(
         f"{name}: the model is cut by {model}, the batch by {batch}, sent are {' '.join(travels.split())}"

@@ -15,7 +15,7 @@ from course_utils.hardware import A100, LINKS, Cluster, all_reduce_seconds
 
 # When does a cut pay? Seconds on the wire against seconds of computing.
 
-_ELEMENT = 2  # bytes on the wire, in bfloat16
+_ELEMENT_BYTES = 2  # bytes on the wire, in bfloat16
 
 
 def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, share: float = 0.25) -> float:
@@ -24,7 +24,7 @@ def tokens_that_pay(flops: float, bandwidth: float, ranks: int, messages: int, s
     A parameter costs 6 operations a token, and on a ring `messages` times (N − 1)/N elements: 2 for gradients that are summed, 3
     where parameters are gathered twice and gradients scattered.
     """
-    return messages * (ranks - 1) / ranks * _ELEMENT * flops / (6 * share * bandwidth)
+    return messages * (ranks - 1) / ranks * _ELEMENT_BYTES * flops / (6 * share * bandwidth)
 
 
 def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0.25) -> float:
@@ -32,7 +32,7 @@ def width_that_pays(flops: float, bandwidth: float, ranks: int, share: float = 0
 
     A block has 4 all-reduces of b·s·h elements and 72 b·s·h² / t operations, forward and backward. The tokens b·s cancel.
     """
-    return (ranks - 1) * _ELEMENT * flops / (9 * share * bandwidth)
+    return (ranks - 1) * _ELEMENT_BYTES * flops / (9 * share * bandwidth)
 
 
 def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> float:
@@ -40,7 +40,7 @@ def stage_that_pays(flops: float, bandwidth: float, share: float = 0.25) -> floa
 
     A boundary sends b·s·h elements forward and as many back; a block computes 72 b·s·h² operations. The tokens cancel.
     """
-    return _ELEMENT * flops / (36 * share * bandwidth)
+    return _ELEMENT_BYTES * flops / (36 * share * bandwidth)
 
 
 def asks_of_cuts(flops: float, bandwidth: float, ranks: int) -> dict[str, float]:
@@ -299,11 +299,11 @@ def seconds_of_an_update(run: PublishedRun) -> tuple[float, float]:
 LLAMA_3 = {"cards": 16_384, "days": 54, "interruptions": 419, "parameters": 405e9, "storage": 2e12}
 """Grattafiori et al. (2024), sections 3.3.1 and 3.3.4: unexpected interruptions on up to 16,384 H100s; bytes a second that the
 storage takes all the time."""
-CARD_BETWEEN = LLAMA_3["days"] * 86_400 * LLAMA_3["cards"] / LLAMA_3["interruptions"]
+CARD_FAILURE_INTERVAL = LLAMA_3["days"] * 86_400 * LLAMA_3["cards"] / LLAMA_3["interruptions"]
 """Seconds between two failures of one card, by that run."""
 
 
-def wall_clock(
+def simulate_wall_clock(
     pieces: int, interval: float, saving: float, restart: float, between: float, runs: int = 200, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Simulate `runs` of `pieces` × `interval` seconds of work, each piece followed by `saving` seconds for a checkpoint.
@@ -329,7 +329,7 @@ def wall_clock(
 
 
 def daly_wall_clock(work: float, interval: float, saving: float, restart: float, between: float) -> float:
-    """The expected seconds of `wall_clock` (Daly 2006): M e^(R/M) (e^((τ + δ)/M) − 1) a piece.
+    """The expected seconds of `simulate_wall_clock` (Daly 2006): M e^(R/M) (e^((τ + δ)/M) − 1) a piece.
 
     A piece needs τ + δ seconds without a failure, after each failure R more. To get x seconds without one takes
     M (e^(x/M) − 1) on average.
@@ -356,16 +356,16 @@ def daly_interval(saving: float, between: float) -> float:
 def shares_lost(
     cards: int, saving: float, restart: float, runs: int = 200
 ) -> tuple[dict[float, float], dict[float, float]]:
-    """The share of time that is lost, by minutes of work between checkpoints: the mean of `runs` of `wall_clock`, and Daly's.
+    """The share of time that is lost, by minutes of work between checkpoints: the mean of `runs` simulations, and Daly's.
 
     Intervals reach from a twentieth of the best one to twenty times as long.
     """
-    between = CARD_BETWEEN / cards
+    between = CARD_FAILURE_INTERVAL / cards
     best = daly_interval(saving, between)
     simulated, formula = {}, {}
     for interval in best * np.geomspace(1 / 20, 20, 9):
         pieces = max(1, round(200 * between / interval))
-        seconds = wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
+        seconds = simulate_wall_clock(pieces, interval, saving, restart, between, runs)[0].mean()
         simulated[interval / 60] = 1 - pieces * interval / seconds
     for interval in best * np.geomspace(1 / 20, 20, 61):
         formula[interval / 60] = 1 - interval / daly_wall_clock(interval, interval, saving, restart, between)

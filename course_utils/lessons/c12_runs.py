@@ -23,7 +23,7 @@ from course_utils.lessons.shared import largest_difference
 from course_utils.script import Job
 from course_utils.script.agents import Agents
 from course_utils.script.checkpoints import parameters_in
-from course_utils.script.examples import load
+from course_utils.script.examples import load_examples
 from course_utils.script.optimizers import make_optimizer
 from course_utils.script.update_log import last_started_update
 from course_utils.settings import settings
@@ -111,7 +111,7 @@ class _Watch:
 
 def profile_job(job: Job, steps: int = 4) -> tuple[Trace, History]:
     """What ran when in `steps` updates in this process, and the history of two more that nobody profiles."""
-    source, examples = load(job)
+    source, examples = load_examples(job)
     model = source.make().to(settings().device)
     rows = [{name: column[row] for name, column in examples.columns.items()} for row in range(len(examples))]
     loader = DataLoader(rows, job.batch, sampler=EpochSampler(len(rows), job.seed), drop_last=True)

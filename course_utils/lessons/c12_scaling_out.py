@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -17,23 +18,28 @@ from torch.nn.functional import cross_entropy
 from course_utils import models
 from course_utils.distributed import Traffic, counted
 from course_utils.distributed.pipeline import Pipeline
-from course_utils.distributed.pipeline_schedules import Schedule
+from course_utils.distributed.pipeline_schedules import Action, Schedule
 from course_utils.distributed.tensor_parallel import Split
 from course_utils.lessons.shared import account_of, local_part
 from course_utils.memory import saved_bytes
 from course_utils.training.gradients import relative_error
 from course_utils.units import format_seconds
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 COLUMNS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 ROWS = {"self_attn": ("o_proj",), "mlp": ("down_proj",)}
 """What is cut of a block of Llama: by outputs, by inputs."""
+Orders = Callable[[int, int], list[list[Action]]]
+"""The orders of a schedule, by the numbers of stages and micro-batches."""
 
 
 @dataclass(frozen=True)
 class TrainingTask:
     """What all ways of cutting train on: so many `micro_batches` of `examples` with so many `tokens` each."""
 
-    config: object
+    config: "PretrainedConfig"
     micro_batches: int = 4
     examples: int = 2
     tokens: int = 32
@@ -132,7 +138,7 @@ def split_by_torch(model: nn.Module, inputs_first: bool = False) -> nn.Module:
 
 
 def split_without_sum(model: nn.Module) -> nn.Module:
-    """`by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
+    """`split_by_hand` with a fault: the gradient of a module's input is not summed over the ranks."""
     model = split_by_hand(model)
     for split in (module for module in model.modules() if isinstance(module, Split)):
         split.forward = split.module.forward
@@ -157,7 +163,7 @@ def measure_tensor_on_rank(task: TrainingTask, cut: Callable[[nn.Module], nn.Mod
 # Cut by depth.
 
 
-class Part(nn.Module):
+class StageBlocks(nn.Module):
     """The blocks of one stage; the first has the embedding too, the last the norm and the output layer."""
 
     def __init__(self, model: nn.Module, stage: int, stages: int):
@@ -190,17 +196,17 @@ class Part(nn.Module):
         return f"{'model' if kind == 'body' else 'lm_head'}.{rest}"
 
 
-def measure_pipeline_on_rank(task: TrainingTask, orders: Callable) -> RankGradients:
+def measure_pipeline_on_rank(task: TrainingTask, orders: Orders) -> RankGradients:
     """To be launched: the gradients of an update by one of the schedules."""
-    part, pipeline = stage_here(task)
+    part, pipeline = build_stage(task)
     with counted() as sent:
         pipeline.run(orders(dist.get_world_size(), task.micro_batches)[dist.get_rank()], task.batches(), task.batches())
     return RankGradients(part.gradients(), models.parameter_count(part), sent)
 
 
-def stage_here(task: TrainingTask) -> tuple[Part, Pipeline]:
+def build_stage(task: TrainingTask) -> tuple[StageBlocks, Pipeline]:
     """This rank's blocks, and the pipeline around them."""
-    part = Part(task.model(), dist.get_rank(), dist.get_world_size())
+    part = StageBlocks(task.model(), dist.get_rank(), dist.get_world_size())
     return part, Pipeline(part, task.boundary, task.dtype, next_token_loss)
 
 
@@ -211,7 +217,7 @@ def measure_torch_pipeline_on_rank(task: TrainingTask, kind: str) -> tuple[RankG
     """
     from torch.distributed.pipelining import PipelineStage, schedules
 
-    part = Part(task.model(), dist.get_rank(), dist.get_world_size())
+    part = StageBlocks(task.model(), dist.get_rank(), dist.get_world_size())
     stage = PipelineStage(part, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
     cut_in_two = kind == "ScheduleInterleavedZeroBubble"  # this class takes a list of stages
     make = getattr(schedules, kind)
@@ -235,14 +241,14 @@ class StageBytes:
 
 
 def bytes_on_rank(
-    task: TrainingTask, updates: Mapping[str, tuple[Callable, int]], times: int = 3
+    task: TrainingTask, updates: Mapping[str, tuple[Orders, int]], times: int = 3
 ) -> dict[str, StageBytes]:
     """To be launched: what a stage holds in an update by each schedule, of so many micro-batches.
 
     Gradients are there from an update before. Each is recorded so many `times`, and the lowest peak counts, as in chapter 10:
     gloo may hold a message a moment longer.
     """
-    part, pipeline = stage_here(task)
+    part, pipeline = build_stage(task)
     ids = task.batches()[:1] * max(count for _, count in updates.values())
     x = ids[0] if part.takes == "input_ids" else torch.zeros(task.boundary, dtype=task.dtype, requires_grad=True)
     saved = saved_bytes(lambda: part(x) if part.head is None else next_token_loss(part(x), ids[0]), part)
@@ -256,12 +262,12 @@ def bytes_on_rank(
     return by_schedule
 
 
-def one_at_a_time(stages: int, micro_batches: int) -> list[list[tuple[str, int]]]:
+def one_at_a_time(stages: int, micro_batches: int) -> list[list[Action]]:
     """Naive model parallelism: a micro-batch goes through all stages and back before the next one starts."""
     return [[(kind, i) for i in range(micro_batches) for kind in "FB"] for _ in range(stages)]
 
 
-class Sleeping(nn.Module):
+class SleepingStage(nn.Module):
     """A stage that needs no processor: it sleeps `slot` seconds forward and twice as long backward."""
 
     def __init__(self, slot: float):
@@ -295,16 +301,16 @@ class UpdateSeconds:
 
 
 def time_schedules_on_rank(
-    task: TrainingTask, schedules: Mapping[str, Callable], times: int, slot: float | None = None
+    task: TrainingTask, schedules: Mapping[str, Orders], times: int, slot: float | None = None
 ) -> dict[str, UpdateSeconds]:
     """To be launched: an update by each schedule, the quickest of `times`; schedules take turns. With a `slot` of so many seconds
     the stages sleep instead of computing."""
     if slot is None:
         ids = task.batches()
-        _, pipeline = stage_here(task)
+        _, pipeline = build_stage(task)
     else:
         ids = [torch.zeros(task.boundary, dtype=task.dtype)] * task.micro_batches
-        pipeline = Pipeline(Sleeping(slot), task.boundary, task.dtype, lambda y, _: y.sum())
+        pipeline = Pipeline(SleepingStage(slot), task.boundary, task.dtype, lambda y, _: y.sum())
     by_schedule: dict[str, list[UpdateSeconds]] = {name: [] for name in schedules}
     for _, (name, orders) in product(range(times), schedules.items()):
         order = orders(dist.get_world_size(), task.micro_batches)[dist.get_rank()]

@@ -16,7 +16,7 @@ from course_utils.memory.planning.command import FRESH_ADDRESSES
 from course_utils.script.parent import end_with_starter
 from course_utils.settings import environment_for_child, set_variable
 
-_GRACE = 5.0  # seconds in which a killed process is gone
+_GRACE_SECONDS = 5.0  # seconds in which a killed process is gone
 
 
 def torchrun_arguments(address: str, nodes: int, flags: Sequence[str]) -> list[str]:
@@ -61,7 +61,7 @@ class Agents:
             for process in processes:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(processes, timeout=_GRACE)
+            psutil.wait_procs(processes, timeout=_GRACE_SECONDS)
         self.agents[number].join()
 
     def output(self) -> str:

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from course_utils.errors import CourseError, first_line
 from course_utils.script.engines import Engine
 
-_NAME, _RUN, _PARTIAL = "step-{:08d}", "run.json", ".partial"
+_FOLDER_NAME, _MANIFEST, _PARTIAL_SUFFIX = "step-{:08d}", "run.json", ".partial"
 _ERRORS = (Exception, CheckpointException)  # CheckpointException is a BaseException.
 
 
@@ -42,7 +42,7 @@ class Checkpoints:
         if self.rank == 0:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                for unfinished in folder.glob(f"*{_PARTIAL}"):
+                for unfinished in folder.glob(f"*{_PARTIAL_SUFFIX}"):
                     shutil.rmtree(unfinished)
             except OSError as error:
                 raise self._explain_failed_write(error) from error
@@ -50,7 +50,7 @@ class Checkpoints:
 
     def save(self, step: int, extras: dict) -> None:
         """Write the state after update `step`, and with it the plain values `extras` of rank 0."""
-        partial = self.folder / (_NAME.format(step) + _PARTIAL)
+        partial = self.folder / (_FOLDER_NAME.format(step) + _PARTIAL_SUFFIX)
         try:
             if self.rank == 0:
                 partial.mkdir(exist_ok=True)
@@ -66,7 +66,7 @@ class Checkpoints:
                     dcp.save(state, storage_writer=FileSystemWriter(partial), no_dist=self.ranks == 1)
             self._barrier()
             if self.rank == 0:
-                manifest = {"step": step, "ranks": self.ranks, "identity": self.identity, "more": extras}
+                manifest = {"step": step, "ranks": self.ranks, "identity": self.identity, "extras": extras}
                 self._publish(partial, manifest)
         except _ERRORS as error:
             raise self._explain_failed_write(error) from error
@@ -75,7 +75,7 @@ class Checkpoints:
     def _publish(self, partial: Path, manifest: dict) -> None:
         """Give a complete checkpoint its final name, and delete those that are too old."""
         manifest["files"] = _sync(partial)
-        (partial / _RUN).write_text(json.dumps(manifest), encoding="utf-8")
+        (partial / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
         _sync(partial)
         target = partial.with_suffix("")
         shutil.rmtree(target, ignore_errors=True)  # it could not be read, or this run would have begun after it
@@ -89,7 +89,7 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         """The complete checkpoints, the newest first."""
-        return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL), reverse=True)
+        return sorted((p for p in self.folder.glob("step-*") if p.suffix != _PARTIAL_SUFFIX), reverse=True)
 
     def load(self, say: Callable[[str], None]) -> dict | None:
         """Load model and optimizer from the newest good checkpoint; returns what its `run.json` says, or None without one.
@@ -106,7 +106,7 @@ class Checkpoints:
             if not complaint:
                 for skipped, reason in left_out.items():
                     say(f"The checkpoint {skipped} is left out: {reason}.")
-                return json.loads((path / _RUN).read_text(encoding="utf-8"))
+                return json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
             left_out[path] = complaint
         if left_out:
             newest, reason = next(iter(left_out.items()))
@@ -126,7 +126,7 @@ class Checkpoints:
     def _explain_misfit(self, path: Path) -> str:
         """Why a checkpoint is damaged or of another run, as far as `run.json` tells, or an empty string."""
         try:
-            manifest = json.loads((path / _RUN).read_text(encoding="utf-8"))
+            manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
             shortened = [name for name, size in manifest["files"].items() if (path / name).stat().st_size < size]
         except Exception as error:  # reading what is damaged raises many kinds
             return f"it cannot be read ({type(error).__name__})"

@@ -13,7 +13,7 @@ from course_utils.script.engines import CLIP_TO, Engine, OptimizerOf
 from course_utils.script.job import BatchSplit
 from course_utils.settings import set_variable, settings, variables
 
-_STATE = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
+_STATE_FOLDER = "deepspeed"  # the folder of DeepSpeed's files in a checkpoint
 
 
 class DeepSpeed(Engine):
@@ -62,11 +62,11 @@ class DeepSpeed(Engine):
 
     def write(self, folder: Path) -> None:
         """Write the files of every rank into `folder`."""
-        self.model.save_checkpoint(str(folder), tag=_STATE, save_latest=False)
+        self.model.save_checkpoint(str(folder), tag=_STATE_FOLDER, save_latest=False)
 
     def read(self, folder: Path) -> None:
         """Load what as many ranks wrote into `folder`."""
-        self.model.load_checkpoint(str(folder), tag=_STATE)
+        self.model.load_checkpoint(str(folder), tag=_STATE_FOLDER)
 
 
 def _import_deepspeed():

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from course_utils.memory.step.sharded import shard_blocks, share_state
-from course_utils.script.job import SHARDED, BatchSplit, Job
+from course_utils.script.job import SHARDED_STRATEGIES, BatchSplit, Job
 from course_utils.script.optimizers import make_optimizer
 
 CLIP_TO = 1.0
@@ -108,7 +108,7 @@ def make_engine(split: BatchSplit, plain: nn.Module, device: torch.device) -> En
         from course_utils.script.deepspeed import DeepSpeed
 
         engine = DeepSpeed(plain, optimizer_of, split)
-    elif job.strategy in SHARDED:
+    elif job.strategy in SHARDED_STRATEGIES:
         engine = Fsdp2(plain, optimizer_of, job, device)
     else:
         engine = {"none": Engine, "ddp": Ddp, "zero1": Zero1}[job.strategy](plain, optimizer_of)

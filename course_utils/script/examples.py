@@ -20,9 +20,9 @@ from course_utils.settings import settings, variables
 from course_utils.techniques.chunked_loss import IGNORED
 from course_utils.techniques.packing import first_fit, lay_out
 
-PACKED = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
+PACKABLE_FAMILIES = ("llama", "gpt2", "gpt_neox", "gptj", "gpt_neo", "mistral", "qwen2", "qwen3", "gemma", "phi3")
 """Families that are known to separate documents at positions that restart; in others the documents of a row see each other."""
-_PREPARED = "COURSE_EXAMPLES"
+_EXAMPLES_VARIABLE = "COURSE_EXAMPLES"
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Examples:
         return {name: column[rows] for name, column in self.columns.items()} | self.fixed
 
     def hand_over(self, job: Job) -> dict[str, str]:
-        """Write these into the folder of `job`; returns the variables by which processes that train it find them (`load`)."""
+        """Write these into the folder of `job`; returns the variables by which `load_examples` finds them in other processes."""
         path = job.out / f"examples-{_key_of(job)}.pt"
         with atomic_write(path) as partial:
             torch.save(vars(self), partial)
-        return {_PREPARED: str(path.absolute())}
+        return {_EXAMPLES_VARIABLE: str(path.absolute())}
 
 
 class Order:
@@ -78,10 +78,10 @@ class Order:
         return self.order[index * self.batch : (index + 1) * self.batch]
 
 
-def load(job: Job) -> tuple[Source, Examples]:
+def load_examples(job: Job) -> tuple[Source, Examples]:
     """The model to be trained, and what it is trained on: as it was handed over to this process, or else prepared here."""
     source = _find_source(job)
-    path = Path(variables(_PREPARED).get(_PREPARED, ""))
+    path = Path(variables(_EXAMPLES_VARIABLE).get(_EXAMPLES_VARIABLE, ""))
     if path.name == f"examples-{_key_of(job)}.pt":
         return source, Examples(**torch.load(path, mmap=True))  # ranks of one machine share this memory
     return source, _load_task(job, source) if job.data is None else _read_text(job, source)
@@ -114,10 +114,10 @@ def _find_source(job: Job) -> Source:
         raise CourseError(
             f"{job.model} is not a causal language model ({model_class.__name__}); use GPT-2 or Llama, for example."
         )
-    if job.packed and source.config.model_type not in PACKED:
+    if job.packed and source.config.model_type not in PACKABLE_FAMILIES:
         raise CourseError(
             f"Documents in one row of {source.config.model_type} see each other; leave --packed out, or take one of "
-            f"{', '.join(PACKED)}."
+            f"{', '.join(PACKABLE_FAMILIES)}."
         )
     positions = getattr(source.config, "max_position_embeddings", None) or job.sequence
     if job.sequence > positions:

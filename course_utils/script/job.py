@@ -16,10 +16,10 @@ from course_utils.units import format_counted
 STRATEGIES = ("none", "ddp", "zero1", "fsdp2", "hsdp", "deepspeed-1", "deepspeed-2", "deepspeed-3")
 PRECISIONS = ("fp32", "fp64", "bf16", "autocast", "fp16")
 LOGS = ("csv", "tensorboard")
-SHARDED = ("fsdp2", "hsdp")
-_STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
-_DEEPSPEED = "0.19"  # the lowest version: in 0.18.0 stage 2 adds up other gradients than one process
-CHANGEABLE = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
+SHARDED_STRATEGIES = ("fsdp2", "hsdp")
+_ZERO_STAGES = {"zero1": 1, "fsdp2": 3, "hsdp": 3, "deepspeed-1": 1, "deepspeed-2": 2, "deepspeed-3": 3}
+_MIN_DEEPSPEED = "0.19"  # the lowest version: in 0.18.0 stage 2 adds up other gradients than one process
+CHANGEABLE_SETTINGS = ("steps", "lr", "warmup", "floor", "clipping", "micro_batch")
 """Settings that a run may change when it goes on."""
 _FLAGS = {"compiled": "--compile", "options": "--option"}
 
@@ -127,7 +127,7 @@ class Job:
             yield "TensorBoard is not installed; pip install tensorboard, or leave it out of --logs."
         if self.data is None and (self.weights or self.packed or self.chunked_loss):
             yield "--weights, --packed and --chunked-loss are for language models; add --model and --data, or leave them out."
-        if (is_deepspeed or self.strategy in SHARDED) and not kind.by_element:
+        if (is_deepspeed or self.strategy in SHARDED_STRATEGIES) and not kind.by_element:
             yield (
                 f"{self.optimizer} looks at whole tensors, but {self.strategy} gives each rank only parts; use an optimizer that "
                 "works element by element (torch.AdamW, course.AdamW), or ddp."
@@ -146,8 +146,8 @@ class Job:
             yield f"Compiling is not offered with {self.strategy}; leave one of the two out."
         if is_deepspeed and not _has_deepspeed():
             yield (
-                f"{self.strategy} needs DeepSpeed {_DEEPSPEED} or newer, which is not here; install it with the torch that is: "
-                'pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
+                f"{self.strategy} needs DeepSpeed {_MIN_DEEPSPEED} or newer, which is not here; install it with the torch "
+                'that is: pip install --no-build-isolation "course-utils[distributed]", or take zero1 or fsdp2.'
             )
 
     @property
@@ -229,7 +229,7 @@ class BatchSplit:
             accumulation=self.accumulation,
             keeps_outputs=False,
             use_cache=False,
-            zero_stage=0 if job.strategy.startswith("deepspeed") else _STAGES.get(job.strategy, 0),
+            zero_stage=0 if job.strategy.startswith("deepspeed") else _ZERO_STAGES.get(job.strategy, 0),
             ranks=self.world_size,
         )
 
@@ -246,4 +246,4 @@ class BatchSplit:
 def _has_deepspeed() -> bool:
     from packaging.version import Version
 
-    return find_spec("deepspeed") is not None and Version(version("deepspeed")) >= Version(_DEEPSPEED)
+    return find_spec("deepspeed") is not None and Version(version("deepspeed")) >= Version(_MIN_DEEPSPEED)

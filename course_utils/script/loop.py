@@ -23,9 +23,9 @@ from course_utils.optim import schedules
 from course_utils.script import rank
 from course_utils.script.checkpoints import Checkpoints
 from course_utils.script.engines import CLIP_TO, Engine, make_engine
-from course_utils.script.examples import Examples, Order, load, tokenizer_of
+from course_utils.script.examples import Examples, Order, load_examples, tokenizer_of
 from course_utils.script.expectation import Expectation
-from course_utils.script.job import CHANGEABLE, BatchSplit, Job
+from course_utils.script.job import CHANGEABLE_SETTINGS, BatchSplit, Job
 from course_utils.script.loggers import LOGGERS, Logger
 from course_utils.script.parent import end_with_parent
 from course_utils.script.rank import ThisRank, find_rank
@@ -129,7 +129,7 @@ def prepare(job: Job, world_size: int) -> tuple[BatchSplit, Source, Examples]:
     """Check a job before its ranks meet, and make its folder; returns its split, model and examples. Raises `CourseError`."""
     require_count("--ranks", world_size)
     split = BatchSplit(job, world_size)
-    source, examples = load(job)
+    source, examples = load_examples(job)
     Order(len(examples), job.batch, job.seed)
     with explain_file_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class JobRun:
     ):
         job = split.job
         self.job, self.split, self.this_rank, self.examples, self.say = job, split, this_rank, examples, say
-        self.changeable_flags = {name: getattr(job, name) for name in CHANGEABLE}
+        self.changeable_flags = {name: getattr(job, name) for name in CHANGEABLE_SETTINGS}
         self.device = this_rank.device
         self.order = Order(len(examples), job.batch, job.seed)
         self.engine = make_engine(split, self._make_model(source), self.device)
@@ -213,7 +213,7 @@ class JobRun:
         last = 0
         if manifest is not None:
             last = manifest["step"]
-            extras = manifest["more"]
+            extras = manifest.get("extras") or manifest["more"]  # its former name
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(extras["scaler"])
             for name, before in extras["flags"].items():

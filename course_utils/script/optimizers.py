@@ -17,7 +17,7 @@ from course_utils.optim import ChainedOptimizer, hidden_matrices
 _BY_ELEMENT = {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
 # LBFGS needs a closure, SparseAdam sparse gradients, GaLore and APOLLO groups of their own; the others do not train at all: a
 # name that only predicts memory, and the class that all inherit.
-_NOT_HERE = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"}
+_EXCLUSIONS = {"LBFGS", "SparseAdam", "GaLore", "APOLLO", "adamw4bit", "Optimizer"}
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ def optimizer_kind(name: str) -> OptimizerKind:
     spec = OPTIMIZERS.get(name, OptimizerSpec(name))
     library, _, class_name = spec.path.replace("torch.optim.", "torch.").partition(".")
     module = {"torch": torch.optim, "course": optim}.get(library)
-    if name in OPTIMIZERS and module is None and name not in _NOT_HERE:
+    if name in OPTIMIZERS and module is None and name not in _EXCLUSIONS:
         return OptimizerKind(partial(optimizers.make_optimizer, name), recipe=name)
     optimizer = getattr(module, class_name, None)
-    if not _is_optimizer(optimizer) or class_name in _NOT_HERE:
-        names = [key for key in OPTIMIZERS if key not in _NOT_HERE]
-        classes = {attribute for attribute in dir(module) if _is_optimizer(getattr(module, attribute))} - _NOT_HERE
+    if not _is_optimizer(optimizer) or class_name in _EXCLUSIONS:
+        names = [key for key in OPTIMIZERS if key not in _EXCLUSIONS]
+        classes = {attribute for attribute in dir(module) if _is_optimizer(getattr(module, attribute))} - _EXCLUSIONS
         choices = (*names, "muon", *(f"{library}.{attribute}" for attribute in sorted(classes)))
         choose = f"choose torch.CLASS, course.CLASS (course_utils.optim), muon, or one of {', '.join(names)}."
         raise CourseError(f"No optimizer {name!r} trains here; {suggest(name, choices, choose)}")

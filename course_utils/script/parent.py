@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 from course_utils.settings import set_variable, variables
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-_NAME = "COURSE_PARENT"
+_PARENT_VARIABLE = "COURSE_PARENT"
 
 
 def end_with_parent() -> None:
@@ -17,7 +17,7 @@ def end_with_parent() -> None:
 
     An agent that `end_with_starter` watches names itself in a variable: it may have ended before its rank looks for its parent.
     """
-    parent = int(variables(_NAME).get(_NAME, os.getppid()))
+    parent = int(variables(_PARENT_VARIABLE).get(_PARENT_VARIABLE, os.getppid()))
 
     def look() -> None:
         while os.getppid() == parent:
@@ -29,7 +29,7 @@ def end_with_parent() -> None:
 
 def end_with_starter() -> None:
     """End this process after the one that started it by `launch.start`; its parent may be the server that forked it."""
-    set_variable(_NAME, str(os.getpid()))
+    set_variable(_PARENT_VARIABLE, str(os.getpid()))
     starter = parent_process().sentinel
 
     def look() -> None:

@@ -16,7 +16,7 @@ from course_utils.settings import settings, variables
 _BACKEND = {"cpu": "gloo", "cuda": "cuda:nccl,cpu:gloo"}
 _SECONDS_BETWEEN_TRIES = 0.5  # to get a lock
 _TRIES = 20
-_PATIENCE = 300.0  # seconds that a collective may take before its rank gives up
+_PATIENCE_SECONDS = 300.0  # seconds that a collective may take before its rank gives up
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def process_group(this_rank: ThisRank) -> Iterator[None]:
         return
     if this_rank.device.type == "cuda":
         torch.cuda.set_device(this_rank.device)
-    dist.init_process_group(_BACKEND[this_rank.device.type], timeout=timedelta(seconds=_PATIENCE))
+    dist.init_process_group(_BACKEND[this_rank.device.type], timeout=timedelta(seconds=_PATIENCE_SECONDS))
     try:
         yield
     finally:

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from course_utils.techniques.tiles import pieces, widen
+
 TILE = 64
 
 
@@ -81,11 +83,6 @@ def visible_tiles(queries: int, keys: int, is_causal: bool) -> Iterator[tuple[sl
         yield rows, [cols for cols in pieces(keys, TILE) if not is_causal or cols.start < rows.stop]
 
 
-def pieces(length: int, size: int) -> list[slice]:
-    """Places from 0 to `length` by `size`; the last piece is what is left."""
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
-
-
 def scores_of(
     q: Float[Tensor, "... queries d"], k: Float[Tensor, "... keys d"], rows: slice, cols: slice, is_causal: bool
 ) -> Float[Tensor, "... rows cols"]:
@@ -98,8 +95,3 @@ def above_diagonal(rows: slice, cols: slice, device: torch.device) -> Bool[Tenso
     """True for each key that comes after its query."""
     queries, keys = (torch.arange(part.start, part.stop, device=device) for part in (rows, cols))
     return keys > queries[:, None]
-
-
-def widen(tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The tensor in at least 32 bits, as sums over pieces need it."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from course_utils.techniques.attention import pieces, widen
+from course_utils.techniques.tiles import pieces, widen
 
 IGNORED = -100
 

@@ -82,40 +82,41 @@ class Accumulate(Callback):
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise ValueError(f"k={k!r} must be the number of micro-batches of an update, 1 or more.")
         self.k = k
-        self._begin_group()
+        self.begin_group()
 
-    def _begin_group(self) -> None:
-        self._micro_batches = self._terms = self._first_terms = 0  # of this group
+    def begin_group(self) -> None:
+        """Count anew what comes for the next update."""
+        self.micro_batches = self._terms = self._first_terms = 0
 
     def on_train_begin(self, run: Run) -> None:
         """Begin with an empty group, unless the run goes on from a checkpoint."""
         if run.step == 0:
-            self._begin_group()
+            self.begin_group()
 
     def scale_loss(self, run: Run, loss: torch.Tensor) -> torch.Tensor:
         """The loss times Tᵢ/T₁; T₁ is that of the first micro-batch in which anything counts."""
         terms = num_loss_tokens(run.model, run.batch)
         self._first_terms = self._first_terms or terms
-        self._micro_batches += 1
+        self.micro_batches += 1
         self._terms += terms
         return loss * (terms / max(1, self._first_terms))
 
     def should_update(self, run: Run) -> bool:
         """True after the k-th micro-batch, and after the last one."""
-        return self._micro_batches >= self.k or run.is_last_of_epoch
+        return self.micro_batches >= self.k or run.is_last_of_epoch
 
     def before_update(self, run: Run) -> None:
         weights = self._terms / max(1, self._first_terms)
         for parameter in run.model.parameters():
             if parameter.grad is not None and weights not in (0, 1):
                 parameter.grad.div_(weights)
-        self._begin_group()
+        self.begin_group()
 
     def state_dict(self) -> dict:
-        return {"seen": self._micro_batches, "terms": self._terms, "first": self._first_terms}
+        return {"seen": self.micro_batches, "terms": self._terms, "first": self._first_terms}
 
     def load_state_dict(self, state: dict) -> None:
-        self._micro_batches, self._terms, self._first_terms = state["seen"], state["terms"], state["first"]
+        self.micro_batches, self._terms, self._first_terms = state["seen"], state["terms"], state["first"]
 
 
 def accumulated_step(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _DOTS_PER_INCH = 144  # above a page's 96, so that text stays sharp on fine screens
 _PAGE_DOTS_PER_INCH = 96
-_VIEW = "application/vnd.jupyter.widget-view+json"
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
-played: dict = {}
+played_controls: dict = {}
 """The controls of the figure that `play` showed last, by argument name."""
 
 
@@ -71,8 +71,8 @@ def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] |
     `below(**values)`, where given, is anything that a notebook can show, such as a table; it stands below the picture.
     The picture of the starting values is an ordinary output, so it stays where widgets do not run.
     """
-    played.clear()
-    played.update(controls)
+    played_controls.clear()
+    played_controls.update(controls)
     box = show_controls(controls, f"Run this notebook to move the controls of the figure below: {in_words(controls)}.")
 
     def outputs() -> Iterator[tuple[object, dict]]:
@@ -85,10 +85,10 @@ def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] |
             yield below(**values), {}
 
     places = [display(output, display_id=True, **options) for output, options in outputs()]
-    drawing = Lock()  # JupyterLab may deliver the events of two controls in two threads
+    redraw_lock = Lock()  # JupyterLab may deliver the events of two controls in two threads
 
     def redraw(_: dict) -> None:
-        with drawing, redrawing(box):
+        with redraw_lock, redrawing(box):
             for place, (output, options) in zip(places, outputs(), strict=True):
                 place.update(output, **options)
 
@@ -96,15 +96,15 @@ def play(draw: Callable[..., tuple[Figure, str]], below: Callable[..., object] |
         control.observe(redraw, names="value")
 
 
-def show_controls(controls: dict, still: str) -> "VBox":
-    """The controls where widgets run, in the box that is returned, and elsewhere the sentence `still`."""
+def show_controls(controls: dict, sentence: str) -> "VBox":
+    """The controls where widgets run, in the box that is returned, and elsewhere the `sentence`."""
     from ipywidgets import VBox
 
     dress(controls)
     box = VBox(list(controls.values()))
     view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
     # Plain text would be broken within words, as output of code is.
-    display({_VIEW: view, "text/html": f"<p>{html.escape(still)}</p>", "text/plain": still}, raw=True)
+    display({_WIDGET_VIEW: view, "text/html": f"<p>{html.escape(sentence)}</p>", "text/plain": sentence}, raw=True)
     display(page_support(), metadata=LIVE_OUTPUT, raw=True)
     return box
 

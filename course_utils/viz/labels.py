@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from course_utils.viz.style import COLORS, text_color
 
-PAPER = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
+TEXT_GROUND = {"boxstyle": "square,pad=0.05", "facecolor": COLORS["paper"], "edgecolor": "none"}
 """The ground of a text that may lie on data."""
 
 _NAME_LENGTH = 22  # characters in a line of a name beside its curve
@@ -82,7 +82,7 @@ def name_lines(axes: Axes, ends: Sequence[LineEnd]) -> None:
         point = (1 if at_edge else end.x, end.y)
         offset = (6, center - heights[end])
         color = text_color(end.color)
-        note(axes, name, point, offset, xycoords=system, color=color, annotation_clip=False, bbox=PAPER)
+        note(axes, name, point, offset, xycoords=system, color=color, annotation_clip=False, bbox=TEXT_GROUND)
 
 
 def _move_apart(centers: Sequence[float], heights: Sequence[float], top: float) -> list[float]:

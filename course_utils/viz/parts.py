@@ -44,7 +44,7 @@ def patches(*entries: tuple[str, str]) -> tuple[list, list[str]]:
     return [Rectangle((0, 0), 1, 1, color=COLORS[color]) for _, color in entries], [label for label, _ in entries]
 
 
-def cell(
+def draw_cell(
     axes: Axes, x: float, y: float, color: str, text: str = "", width: float = 0.92, height: float = 0.92, **patch_style
 ) -> None:
     """A rectangle with its lower left corner at (x, y), and a text in its middle."""
@@ -53,7 +53,7 @@ def cell(
         axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=COLORS["buffers"])
 
 
-def drawing(
+def hide_axes(
     axes: Axes, xlim: tuple[float, float] = (0, 1), ylim: tuple[float, float] = (0, 1), title: str = ""
 ) -> None:
     """Axes that measure nothing: a place to draw."""
@@ -61,7 +61,7 @@ def drawing(
     axes.axis("off")
 
 
-def box(
+def draw_box(
     axes: Axes, x: float, y: float, text: str, color: str = "ink", ink: str | None = None, fontsize: float = 9.5
 ) -> Text:
     """Text in a frame for a flow chart; `ink` is the color of the text where it is not the frame's."""
@@ -70,8 +70,8 @@ def box(
     return axes.text(x, y, text, ha="center", va="center", **text_style)
 
 
-def arrow(axes: Axes, start: Text, end: Text, color: str = "ink") -> None:
-    """An arrow from the edge of one `box` to the edge of another."""
+def draw_arrow(axes: Axes, start: Text, end: Text, color: str = "ink") -> None:
+    """An arrow from the edge of one `draw_box` to the edge of another."""
     shape = {"arrowstyle": "-|>", "color": COLORS[color], "linewidth": 1.4}
     ends = {"patchA": start.get_bbox_patch(), "patchB": end.get_bbox_patch(), "shrinkA": 2, "shrinkB": 2}
     axes.annotate("", xy=end.get_position(), xytext=start.get_position(), arrowprops=shape | ends)

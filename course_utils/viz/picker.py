@@ -7,23 +7,23 @@ from traitlets import Any
 
 
 class ModelPicker(VBox):
-    """Its `value` is a name from the list or, where `own` is chosen, `sizes(…)` of the numbers in fields that then show.
+    """Its `value` is a name from the list or, where `custom` is chosen, `sizes(…)` of the numbers in fields that then show.
 
-    `names` are pairs of what the list shows and the name; `described` has for each argument of `sizes` the
+    `names` are pairs of what the list shows and the name; `labels` has for each argument of `sizes` the
     words beside its field, and the largest number to be typed there.
     """
 
     value = Any()
 
     def __init__(
-        self, names: Sequence[tuple[str, str]], custom: str, sizes: Callable, described: Mapping[str, tuple[str, int]]
+        self, names: Sequence[tuple[str, str]], custom: str, sizes: Callable, labels: Mapping[str, tuple[str, int]]
     ):
         start = sizes()
         self.custom, self.sizes = custom, sizes
         self.model = Dropdown(options=[*names, (custom, custom)], description="model")
         self.fields = {
             name: BoundedIntText(getattr(start, name), min=1, max=maximum, description=text)
-            for name, (text, maximum) in described.items()
+            for name, (text, maximum) in labels.items()
         }
         super().__init__([self.model, *self.fields.values()])
         for control in self.children:

@@ -27,12 +27,12 @@ PLANNER_MODELS = (*models.PUBLISHED, "qwen2.5-0.5b", "llama-3.1-8b", "mistral-7b
 CUSTOM_MODEL = "your own (Llama-like)"
 NO_CARD = "no card"
 _DEVICE_OF_CARDS = "cuda"
-_KIND = "kind of device"
-_KIND_OF_CARD = "kind of device: the card's"
+_DEVICE_LABEL = "kind of device"
+_CARD_DEVICE_LABEL = "kind of device: the card's"
 # Below this, bytes without a formula are written as a number.
-_AS_A_NUMBER = 2**10
+_SMALLEST_ROUNDED = 2**10
 # Tokens; rotary positions have no parameters, so that this costs nothing.
-_LONGEST = 2**16
+_MAX_TOKENS = 2**16
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class LlamaSizes:
             head_dim=self.width // self.heads,
             intermediate_size=self.inner_width,
             vocab_size=self.vocabulary,
-            max_position_embeddings=_LONGEST,
+            max_position_embeddings=_MAX_TOKENS,
         )
 
 
@@ -97,13 +97,13 @@ def planner() -> None:
     ranks = SelectionSlider(options=powers[:11], value=8, description="devices (ranks)", disabled=True)
     stage.observe(lambda _: ranks.set_trait("disabled", not stage.value), names="value")
     card = Dropdown(options=(NO_CARD, *MACHINES), description="card")
-    device = ToggleButtons(options=DEVICES, description=_KIND)
+    device = ToggleButtons(options=DEVICES, description=_DEVICE_LABEL)
 
     def follow(change: Mapping[str, str]) -> None:
         """A card runs cuda, so there is nothing to choose beside one."""
         has_card = change["new"] != NO_CARD
         device.disabled = has_card
-        device.description = _KIND_OF_CARD if has_card else _KIND
+        device.description = _CARD_DEVICE_LABEL if has_card else _DEVICE_LABEL
         if has_card:
             device.value = _DEVICE_OF_CARDS
 
@@ -194,7 +194,7 @@ def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
 def _formula(term: Term) -> str:
     """A term's formula, or the size of each block where its bytes have none and the number is too long to be read."""
     block_bytes = term.bytes // term.times
-    if term.letters or abs(block_bytes) < _AS_A_NUMBER:
+    if term.letters or abs(block_bytes) < _SMALLEST_ROUNDED:
         return f"`{term.formula}`"
     return f"{term.times} × {format_bytes(block_bytes)}" if term.times > 1 else ""
 

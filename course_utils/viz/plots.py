@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.viz.labels import PAPER, LineEnd, name_lines, note, select_ticks, tick, tick_by_powers
+from course_utils.viz.labels import TEXT_GROUND, LineEnd, name_lines, note, select_ticks, tick, tick_by_powers
 from course_utils.viz.parts import VISIBLE, Page, patches, subplots
 from course_utils.viz.style import COLORS, LINES, MARKS, SERIES, text_color
 from course_utils.viz.words import (
@@ -31,9 +31,9 @@ from course_utils.viz.words import (
 Line = Mapping[float, float | Sequence[float]] | Iterable[tuple[float, float]]
 """Places and their values; a sequence of values is one from each seed, drawn as mean and range."""
 
-_LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
-_GROUNDS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
-_ROOM = 1.32  # beyond the longest bar, for what is written at its end
+_KIND_LETTERS = {"parameters": "P", "optimizer state": "O", "gradients": "G", "activations": "A"}
+_GROUND_COLORS = ("ink", "paper", "grid")  # colors that are never a line's because of its name
+_AXIS_LENGTH = 1.32  # in longest bars, with room for what is written at their ends
 
 
 def panels(rows: int = 1, columns: int = 1, *, height: float = 3.4, **shape) -> tuple[Page, object]:
@@ -107,20 +107,8 @@ def lines(
         if finite_line:
             ends.append(LineEnd(name, color, *_draw_line(axes, finite_line, color, style, name)))
         sentences.append(f"{name}: {say_line(line, scale, number)}")
-    for name, level in levels.items():
-        color, style = styles.get(name, ("warning", "--"))
-        low, high = min(level) / scale.size, max(level) / scale.size
-        if low < high:
-            axes.axhspan(low, high, color=COLORS[color], alpha=0.25, linewidth=0)
-        else:
-            axes.axhline(low, color=COLORS[color], linestyle=":" if name in data else style, linewidth=1.4, label=name)
-        if name not in data:
-            ends.append(LineEnd(name, color, None, low))
-        sentences.append(f"{name} is at {say_seeds(level, scale, number)}")
-    for name, place in (verticals or {}).items():
-        axes.axvline(place, color=COLORS["ink"], linestyle=":", linewidth=1.4)
-        note(axes, name, (place, 0.98), (3, 0), xycoords=axes.get_xaxis_transform(), va="top", fontsize=8, bbox=PAPER)
-        sentences.append(f"{name} is at {place:,.4g}")
+    level_ends, level_sentences = _draw_levels(axes, levels, data, styles, scale, number)
+    sentences += level_sentences + _draw_verticals(axes, verticals or {})
     _limit_heights(axes, min(finite) / scale.size, max(finite) / scale.size, "y" in log, bool(unit))
     if "y" in log:
         tick_by_powers(axes, finite, scale.size)
@@ -130,7 +118,7 @@ def lines(
     elif "x" in log and marked_places:
         tick(axes, select_ticks(axes, marked_places))
     if labels == "ends":
-        name_lines(axes, ends)
+        name_lines(axes, ends + level_ends)
     elif labels == "legend":
         legend(axes)
     return axes.figure, _write_text(axes, title, f"{y} against {x}", sentences)
@@ -184,7 +172,7 @@ def bars(
     largest = max(*totals.values(), *marked_values.values(), limit[1] if limit else 0, 0) or 1
     scale = Unit.for_largest(unit, largest)
     width = largest / scale.size
-    axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _ROOM * width))
+    axes = _begin(axes, title, height=1.2 + 0.44 * len(rows), xlabel=scale.label(x), xlim=(0, _AXIS_LENGTH * width))
     if limit:
         line = limit[1] / scale.size
         axes.axvline(line, color=COLORS["warning"], linestyle="--", zorder=0)
@@ -197,7 +185,7 @@ def bars(
             end = line  # a number across the line would hide it
         text = (notes or {}).get(name) or scale.say(totals[name], number)
         end += (0.03 if name in marked_values else 0.012) * width
-        axes.text(end, row, text, va="center", fontsize=9, bbox=PAPER)
+        axes.text(end, row, text, va="center", fontsize=9, bbox=TEXT_GROUND)
     if marked_values:
         sizes = [value / scale.size for value in marked_values.values()]
         marked_rows = [list(rows).index(name) for name in marked_values]
@@ -245,7 +233,7 @@ def dots(
         color = text_color(SERIES[index])
         for point in points if are_alone else ():
             text = scale.say(point[0] * scale.size, number)
-            note(axes, text, point, offset, va="baseline", fontsize=8.5, bbox=PAPER, color=color)
+            note(axes, text, point, offset, va="baseline", fontsize=8.5, bbox=TEXT_GROUND, color=color)
     sentences = []
     for row, (name, kinds) in enumerate(rows.items()):
         if len(all_kinds) == 1:
@@ -364,7 +352,7 @@ def _draw_legend_of_kinds(axes: Axes, rows: Mapping[str, Mapping[str, float]], c
 
 def add_letter(kind: str) -> str:
     """A kind's name behind the letter that formulas call it by: `'P: parameters'`."""
-    return f"{_LETTERS[kind]}: {kind}" if kind in _LETTERS else kind
+    return f"{_KIND_LETTERS[kind]}: {kind}" if kind in _KIND_LETTERS else kind
 
 
 def legend(axes: Axes, *entries: tuple[str, str]) -> None:
@@ -395,7 +383,7 @@ def _points(line: Line) -> list[tuple[float, tuple[float, ...]]]:
 
 
 def _default_style(name: str, row: int, line: Sequence) -> tuple[str, str]:
-    color = name if name in COLORS and name not in _GROUNDS else SERIES[row % len(SERIES)]
+    color = name if name in COLORS and name not in _GROUND_COLORS else SERIES[row % len(SERIES)]
     return color, LINES[row % len(LINES)] + (MARKS[row % len(MARKS)] if len(line) <= FEW_POINTS else "")
 
 
@@ -413,6 +401,33 @@ def _draw_line(axes: Axes, points: Sequence, color: str, style: str, name: str) 
             axes.fill_between(places, low, high, color=COLORS[color], alpha=0.2, linewidth=0)
         axes.plot(places, means, style, color=COLORS[color], label=name, markersize=5)
     return places[-1], means[-1]
+
+
+def _draw_levels(
+    axes: Axes, levels: Mapping[str, tuple], data: Mapping, styles: Mapping, scale: Unit, number: str
+) -> tuple[list[LineEnd], list[str]]:
+    """A line across at each level, or a band over several values; returns the ends of those that no data name, and the text."""
+    ends, sentences = [], []
+    for name, level in levels.items():
+        color, style = styles.get(name, ("warning", "--"))
+        low, high = min(level) / scale.size, max(level) / scale.size
+        if low < high:
+            axes.axhspan(low, high, color=COLORS[color], alpha=0.25, linewidth=0)
+        else:
+            axes.axhline(low, color=COLORS[color], linestyle=":" if name in data else style, linewidth=1.4, label=name)
+        if name not in data:
+            ends.append(LineEnd(name, color, None, low))
+        sentences.append(f"{name} is at {say_seeds(level, scale, number)}")
+    return ends, sentences
+
+
+def _draw_verticals(axes: Axes, verticals: Mapping[str, float]) -> list[str]:
+    """A dotted line up at each place, with its name at the top; returns the text."""
+    for name, place in verticals.items():
+        axes.axvline(place, color=COLORS["ink"], linestyle=":", linewidth=1.4)
+        point, system = (place, 0.98), axes.get_xaxis_transform()
+        note(axes, name, point, (3, 0), xycoords=system, va="top", fontsize=8, bbox=TEXT_GROUND)
+    return [f"{name} is at {place:,.4g}" for name, place in verticals.items()]
 
 
 def _draw_seeds(

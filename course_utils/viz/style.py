@@ -42,12 +42,12 @@ BIT_COLORS = {"sign": "second", "exponent": "gradients", "mantissa": "activation
 BIT_INK = _BLACK
 
 # Letters need more contrast with their ground than lines and areas do (WCAG 2.2: 4.5 to 1, not 3 to 1).
-_DARKER = {_VERMILION: "#A84A00", _GREEN: "#007A59", _PURPLE: "#94456F", "#999999": "#6B6B6B", _ORANGE: "#8A5F00"}
+_DARK_SHADES = {_VERMILION: "#A84A00", _GREEN: "#007A59", _PURPLE: "#94456F", "#999999": "#6B6B6B", _ORANGE: "#8A5F00"}
 
 
 def text_color(name: str) -> str:
     """The color called `name`, for letters: as it is where it is dark enough to be read on paper, else a darker shade."""
-    return _DARKER.get(COLORS[name], COLORS[name])
+    return _DARK_SHADES.get(COLORS[name], COLORS[name])
 
 
 STYLE = {

@@ -100,7 +100,7 @@ def test_bytes_and_rounds_are_those_of_a_ring_that_passes_messages(method, ranks
         gradient_bytes=g,
         accumulation=k,
         no_sync=None if local else no_sync,
-        every=interval,
+        sync_every=interval,
     )
     assert traffic.bytes == pytest.approx(ring.sent / ranks / (2 * interval))
     assert traffic.rounds == pytest.approx(ring.rounds / (2 * interval))
@@ -146,8 +146,8 @@ def test_the_shards_of_all_ranks_hold_everything(parameters, ranks, stage):
     [
         (("ddp", 10, 1), {}, "ranks=1 .* at least 2"),
         (("zero4", 10, 2), {}, "'zero4'; did you mean zero3"),
-        (("local-sgd", 10, 2), {"every": 0}, "every must be a whole number from 1 on, not 0"),
-        (("ddp", 10, 2), {"every": 4}, "belongs to local SGD"),
+        (("local-sgd", 10, 2), {"sync_every": 0}, "sync_every must be a whole number from 1 on, not 0"),
+        (("ddp", 10, 2), {"sync_every": 4}, "belongs to local SGD"),
         (("local-sgd", 10, 2), {"no_sync": True}, "leave no_sync out"),
         (("ddp", 10, 2), {"accumulation": 0}, "accumulation must be a whole number from 1 on, not 0"),
         (("ddp", 0, 2), {}, "parameters must be a whole number from 1 on, not 0"),

@@ -81,7 +81,7 @@ FAULTS = {
     done_early: r"Rank 0 of 2 .* still waited in a collective when another rank had ended \(rank 1\), which called fewer",
     gone: r"Rank 0 of 2 ended before its work was done \(exit code 0\)",
     lists_of_other_sizes: r"Rank \d of 2 stopped with RuntimeError: .*invalid tensor size",
-    sums_of_other_sizes: r"Rank \d of 2 (stopped with \w+|was killed by SIGABRT): .*fewer elements|other shapes or types",
+    sums_of_other_sizes: r"Rank \d of 2 (stopped with \w+: .*fewer elements|was killed by SIGABRT, .*different shapes or types)",
     ranks_of_its_own: "A rank cannot start ranks of its own",
     without_a_word: "stopped with SpeechlessError: an error that cannot say what it is",
     at_length: r"stopped with ValueError: x{1000} …, at line",

@@ -164,7 +164,7 @@ def test_a_rank_sends_an_hth_of_what_data_parallelism_sends():
     ranks, interval = 4, 3
     sent = launch(partial(run, momentum, sync_every=interval), ranks)[0][2]
     elements = sum(p.numel() for p in trainable(NetWithBuffers()))
-    predicted = communication("local-sgd", elements, ranks, every=interval, parameter_bytes=8)
+    predicted = communication("local-sgd", elements, ranks, sync_every=interval, parameter_bytes=8)
     assert sent == pytest.approx(STEPS * predicted.bytes, rel=0.01)
     assert sent == launch(run_ddp, ranks, momentum)[0][1] / interval
 

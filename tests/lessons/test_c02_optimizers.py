@@ -15,10 +15,10 @@ from course_utils.lessons.c02_optimizers import (
     SURFACES,
     TURNED_RAVINE,
     fewest_steps,
+    follow_path,
     gradient_sizes,
     gradient_variance,
     heights,
-    path,
     predicted_steps,
     predicted_variance,
     settled_variance,
@@ -41,27 +41,28 @@ def test_the_lowest_value_is_zero_and_start_and_minimum_are_in_view(surface):
 
 def test_the_turned_ravine_is_the_ravine_turned():
     """Gradient descent goes the same way on both, up to the turn."""
-    places = [path(lambda p: Momentum(p, 0.03, momentum=0.5), surface, 30) for surface in (RAVINE, TURNED_RAVINE)]
+    surfaces = RAVINE, TURNED_RAVINE
+    places = [follow_path(lambda p: Momentum(p, 0.03, momentum=0.5), surface, 30) for surface in surfaces]
     assert heights(RAVINE, places[0]).tolist() == pytest.approx(heights(TURNED_RAVINE, places[1]).tolist())
     assert places[0].norm(dim=1).tolist() == pytest.approx(places[1].norm(dim=1).tolist())
 
 
 def test_a_path_is_the_closed_form_of_gradient_descent():
-    places = path(lambda p: SGD(p, 0.03), RAVINE, 20, start=(1.0, 1.0))
+    places = follow_path(lambda p: SGD(p, 0.03), RAVINE, 20, start=(1.0, 1.0))
     assert places[-1].tolist() == pytest.approx([(1 - 0.03) ** 20, (1 - 0.03 * 50) ** 20])
     assert places.shape == (21, 2)
 
 
 def test_noise_is_that_of_the_seed():
     def places(seed):
-        return path(lambda p: SGD(p, 0.1), BOWL, 5, seed=seed)
+        return follow_path(lambda p: SGD(p, 0.1), BOWL, 5, seed=seed)
 
     assert torch.equal(places(1), places(1))
     assert not torch.equal(places(1), places(2))
 
 
 def test_a_path_that_leaves_the_numbers_is_infinitely_high():
-    assert heights(SADDLE, path(lambda p: SGD(p, 50.0), SADDLE, 60))[-1] == torch.inf
+    assert heights(SADDLE, follow_path(lambda p: SGD(p, 50.0), SADDLE, 60))[-1] == torch.inf
 
 
 def test_the_fewest_steps_are_those_of_the_best_rate():
@@ -132,7 +133,7 @@ def test_gradient_sizes_are_by_tensor():
 
 
 def test_paths_are_drawn_where_they_went_beside_their_losses():
-    places = path(lambda p: SGD(p, 0.02), RAVINE, 10)
+    places = follow_path(lambda p: SGD(p, 0.02), RAVINE, 10)
     figure, alt = lesson.paths_figure(RAVINE, {"a": places}, "One path")
     plan, curve = figure.axes
     assert torch.equal(torch.tensor(plan.lines[0].get_xydata()), places)

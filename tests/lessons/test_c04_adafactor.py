@@ -23,9 +23,9 @@ def test_the_estimate_stands_beside_the_matrix():
     assert figure.get_suptitle().startswith("Stripes: error ")
     matrix, estimated, ratio = pictures(figure)[:3]
     assert torch.allclose(torch.as_tensor(matrix), squares.log10())
-    assert torch.allclose(torch.as_tensor(estimated), lesson.estimate(squares).log10())
-    assert torch.allclose(torch.as_tensor(ratio), (lesson.estimate(squares) / squares).log10())
-    assert f"error {lesson.relative_error(lesson.estimate(squares), squares):.1%}" in alt
+    assert torch.allclose(torch.as_tensor(estimated), lesson.estimate_from_means(squares).log10())
+    assert torch.allclose(torch.as_tensor(ratio), (lesson.estimate_from_means(squares) / squares).log10())
+    assert f"error {lesson.relative_error(lesson.estimate_from_means(squares), squares):.1%}" in alt
 
 
 def test_a_large_matrix_is_drawn_in_part_and_zeros_stay_blank():
@@ -65,9 +65,9 @@ matrices = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**31)
 def test_the_estimate_is_exact_for_rank_one_and_keeps_both_means(shape_and_seed):
     rows, columns, seed = shape_and_seed
     exact = lesson.random_squares(1, rows, columns, noise=0.0, seed=seed)
-    torch.testing.assert_close(lesson.estimate(exact), exact, rtol=1e-12, atol=0)
+    torch.testing.assert_close(lesson.estimate_from_means(exact), exact, rtol=1e-12, atol=0)
     rough = lesson.random_squares(3, rows, columns, noise=1.0, seed=seed)
-    predicted = lesson.estimate(rough)
+    predicted = lesson.estimate_from_means(rough)
     torch.testing.assert_close(lesson.row_means(predicted), lesson.row_means(rough), rtol=1e-12, atol=0)
     torch.testing.assert_close(lesson.column_means(predicted), lesson.column_means(rough), rtol=1e-12, atol=0)
     sums = rough.sum(1, keepdim=True) @ rough.sum(0, keepdim=True) / rough.sum()  # as the paper writes it
@@ -80,7 +80,7 @@ def test_no_matrix_of_rank_one_has_less_divergence(shape_and_seed, size):
     """Shazeer & Stern 2018, section 3."""
     rows, columns, seed = shape_and_seed
     squares = lesson.random_squares(2, rows, columns, noise=0.5, seed=seed)
-    predicted = lesson.estimate(squares)
+    predicted = lesson.estimate_from_means(squares)
     generator = torch.Generator().manual_seed(seed)
     left, right = ((size * torch.randn(s, generator=generator)).exp() for s in ((rows, 1), (1, columns)))
     assert divergence(squares, predicted) <= divergence(squares, predicted * left * right) + 1e-9
@@ -129,8 +129,8 @@ def test_it_grows_from_an_exact_token_to_a_mean_of_batches():
     growth = lesson.squares_by_size(model, layer, [batch, other])
     assert list(growth) == ["one token", "one text", "one batch", "mean of 2 batches"]
     token = growth["one token"]
-    assert lesson.relative_error(lesson.estimate(token), token) < 1e-12
-    assert lesson.relative_error(lesson.estimate(growth["one batch"]), growth["one batch"]) > 1e-3
+    assert lesson.relative_error(lesson.estimate_from_means(token), token) < 1e-12
+    assert lesson.relative_error(lesson.estimate_from_means(growth["one batch"]), growth["one batch"]) > 1e-3
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -166,7 +166,7 @@ def test_mixed_terms_are_weighed_layer_by_layer():
     model, layer, batch = linear()
     factors = lesson.outer_products(model, layer, batch)
     with_mixed, without = (
-        lesson.relative_error(lesson.estimate(squares), squares)
+        lesson.relative_error(lesson.estimate_from_means(squares), squares)
         for squares in (lesson.squared_sum(*factors, mixed=mixed) for mixed in (True, False))
     )
     raised = lesson.mixed_terms_raise(model, batch)
@@ -176,4 +176,4 @@ def test_mixed_terms_are_weighed_layer_by_layer():
 
 def test_the_last_ten_losses_are_averaged():
     history = SimpleNamespace(losses=[100.0] * 5 + [1.0, 3.0] * 5)
-    assert lesson.last_ten([history]) == [2.0]
+    assert lesson.mean_of_last_ten([history]) == [2.0]

@@ -112,14 +112,14 @@ def test_a_path_ends_where_adamw_s_does_if_nothing_is_rounded():
 
 def test_a_path_is_off_by_its_share_and_zeros_of_v_are_counted():
     right, path = lesson.walk(optim.AdamW, 4, seed=1).end, lesson.walk(optim.AdamW8bit, 4, seed=1)
-    share, zeros, others = lesson.off_by(optim.AdamW8bit, 4, seed=1)
+    share, zeros, others = lesson.distance_from_adamw(optim.AdamW8bit, 4, seed=1)
     assert share == pytest.approx(((path.end - right).norm() / right.norm()).item())
     last = path.state["qmap2"][path.state["state2"].int()] == 0
     assert (path.vanished | last).equal(path.vanished)
     assert zeros > last.sum() > 0
     assert others < 0.2 < share
-    assert lesson.off_by(lesson.DynamicWithoutZero, 4, seed=1)[1] == 0
-    assert lesson.off_by(optim.AdamW8bit, 4, min_8bit_size=10_000) == (0, 0, 0)
+    assert lesson.distance_from_adamw(lesson.DynamicWithoutZero, 4, seed=1)[1] == 0
+    assert lesson.distance_from_adamw(optim.AdamW8bit, 4, min_8bit_size=10_000) == (0, 0, 0)
 
 
 def test_the_library_s_seconds_are_its_bytes_over_the_rate():

@@ -28,7 +28,7 @@ def test_each_moves_every_parameter_at_its_rate(name):
 @pytest.mark.parametrize("muon", [False, hasattr(torch.optim, "Muon")])
 def test_hidden_matrices_and_the_rest_have_rates_of_their_own(muon):
     model = models.build("distilbert", labels=3)
-    optimizer = lesson.shared_out(model, 0.5, use_muon=muon, rest_lr=0.25)
+    optimizer = lesson.make_pair(model, 0.5, use_muon=muon, rest_lr=0.25)
     rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     hidden, others = optim.hidden_matrices(model)
     assert {rates[p] for p in hidden} == {0.5}
@@ -37,8 +37,8 @@ def test_hidden_matrices_and_the_rest_have_rates_of_their_own(muon):
 
 
 def test_a_range_says_how_many_diverged():
-    assert lesson.as_range(pd.Series([1.0, 2.0])) == "1.00 to 2.00"
-    assert lesson.as_range(pd.Series([1.0, float("nan"), 2.0])) == "1.00 to 2.00, 1 diverged"
+    assert lesson.format_range(pd.Series([1.0, 2.0])) == "1.00 to 2.00"
+    assert lesson.format_range(pd.Series([1.0, float("nan"), 2.0])) == "1.00 to 2.00, 1 diverged"
 
 
 @pytest.mark.parametrize("name", contenders())
@@ -70,7 +70,7 @@ def test_sizes_from_shapes_are_what_optimizers_keep(itemsize):
     model = models.build("distilbert")
     model.to({2: torch.bfloat16, 4: torch.float32}[itemsize])
     kinds = {"AdamW": torch.optim.AdamW, "SGD, momentum": lambda ps: torch.optim.SGD(ps, momentum=0.9)}
-    kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.muon(model, 0.1)}
+    kinds |= {"AdamW, 8 bits": optim.AdamW8bit, "Muon": lambda _: lesson.make_muon(model, 0.1)}
     for name, kind in kinds.items():
         optimizer = kind(list(model.parameters()))
         for p in model.parameters():

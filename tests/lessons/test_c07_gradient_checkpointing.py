@@ -14,7 +14,7 @@ SIZES = st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(1
 def test_the_closed_form_is_the_fullest_moment_of_the_walk(sizes):
     blocks, segments, per_block = sizes
     for count in (None, segments):
-        moments = lesson.walk(blocks, count, per_block)
+        moments = lesson.list_moments(blocks, count, per_block)
         fullest = max(boundaries + activations for _, boundaries, activations in moments)
         assert lesson.peak(blocks, count, per_block) == pytest.approx(fullest)
         assert moments[-1] == ((4 if count else 3) * blocks, 0, 0)

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def test_a_cost_is_what_the_operators_hold():
     """exp saves its result, and the sum's gradient is expanded: one tensor saved, two at the peak."""
     x = torch.zeros(1000, requires_grad=True)
-    cost = lesson.cost(torch.exp, x)
+    cost = lesson.measure_cost(torch.exp, x)
     assert cost.saved == x.nbytes
     assert x.nbytes * 2 <= cost.peak <= x.nbytes * 2 + 64
     assert cost.seconds > 0
@@ -35,12 +35,12 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
     ranks = 4
     seen = launch(lesson.ring_on_rank, ranks, 32)
     part = 4 * 2 * 16 * 32 // ranks
-    for name in lesson.PLACES:
+    for name in lesson.SEQUENCE_CUTS:
         summary = lesson.ring_summary([rank[name] for rank in seen])
         assert float(summary["apart"]) < 1e-4
         assert summary["forward, sent"] == 2 * (ranks - 1) * part
         assert summary["both, sent"] == (6 * ranks - 4) * part
-    pairs = [[rank[name]["pairs"] for rank in seen] for name in lesson.PLACES]
+    pairs = [[rank[name]["pairs"] for rank in seen] for name in lesson.SEQUENCE_CUTS]
     assert sum(pairs[0]) == sum(pairs[1]) == 32 * 33 // 2
     assert len(set(pairs[1])) == 1
     assert summary["busiest / mean"] == 1
@@ -48,8 +48,8 @@ def test_a_ring_is_one_process_and_two_ends_balance_it():
 
 def test_tiles_above_the_diagonal_are_not_counted():
     side = 5
-    assert lesson.tiles(side * TILE, False) == side**2
-    assert lesson.tiles(side * TILE, True) == side * (side + 1) // 2
+    assert lesson.count_tiles(side * TILE, False) == side**2
+    assert lesson.count_tiles(side * TILE, True) == side * (side + 1) // 2
 
 
 @given(st.integers(64, 20_000), st.floats(10, 100), st.booleans())
@@ -77,7 +77,7 @@ def test_padded_rows_have_labels_where_they_have_tokens():
 
 def test_batches_of_packed_rows_are_all_rows():
     packed = {"input_ids": torch.arange(6).view(3, 2), "labels": torch.ones(3, 2)}
-    first, last = lesson.in_batches(packed, 2, CPU)
+    first, last = lesson.split_into_batches(packed, 2, CPU)
     assert torch.cat([first["input_ids"], last["input_ids"]]).equal(packed["input_ids"])
     assert len(first["labels"]) == 2
 

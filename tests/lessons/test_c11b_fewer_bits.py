@@ -13,12 +13,12 @@ from course_utils.settings import SCALES
 from course_utils.techniques.lora import LoRA
 
 SCALE = replace(SCALES["smoke"], train_rows=64, eval_rows=32)
-BASE = lesson.classifier(SCALE)
+BASE = lesson.build_classifier(SCALE)
 RECIPE = memory.Recipe(batch=8, sequence=SCALE.sequence)
 
 
 def test_the_halves_share_no_function():
-    first, second = (lesson.functions(SCALES["smoke"], half) for half in ("first", "second"))
+    first, second = (lesson.tokenized_functions(SCALES["smoke"], half) for half in ("first", "second"))
     assert len(first) == len(second) == SCALES["smoke"].train_rows // 2
     corpus = data.tokenize(data.load_functions(), data.tokenizer_for(data.load_functions(), 1_000), 32)["train"]
     for place in range(0, 20, 2):
@@ -29,7 +29,7 @@ def test_the_halves_share_no_function():
 @pytest.mark.slow
 def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
     """`course plan` on a card that is too small for anything lists what falls lowest; tried, each takes just these bytes."""
-    rungs = lesson.rungs(BASE, RECIPE)
+    rungs = lesson.recipes_by_rung(BASE, RECIPE)
     assert {"micro-batch of 1", "gradient checkpointing", "8-bit AdamW", "LoRA of rank 16"} <= set(rungs)
     assert "chunked loss" not in rungs  # a classifier has no words
     rows = memory.plan(BASE.config, 2**12, RECIPE).rows
@@ -48,14 +48,14 @@ def test_the_picture_and_the_plan_have_the_same_rungs_and_bytes():
 def test_a_recipe_that_is_tried_trains_a_copy():
     before = {name: p.clone() for name, p in BASE.named_parameters()}
     first, second = (lesson.fine_tune_and_measure(BASE, RECIPE, SCALE) for _ in range(2))
-    assert first.loss == second.loss < lesson.held_out(BASE, SCALE)
+    assert first.loss == second.loss < lesson.held_out_loss(BASE, SCALE)
     assert all(torch.equal(p, before[name]) for name, p in BASE.named_parameters())
 
 
 def test_adapters_sit_from_the_named_block_on():
-    deep = lesson.classifier(replace(SCALE, layers=3))
+    deep = lesson.build_classifier(replace(SCALE, layers=3))
     for first in range(3):
-        adapted = lesson.with_adapters(deep, 2, ("lin1",), first)
+        adapted = lesson.add_adapters(deep, 2, ("lin1",), first)
         names = [name for name, module in adapted.named_modules() if isinstance(module, LoRA)]
         assert names == [f"distilbert.transformer.layer.{number}.ffn.lin1" for number in range(first, 3)]
         trainable = [name for name, p in adapted.named_parameters() if p.requires_grad]
@@ -65,7 +65,7 @@ def test_adapters_sit_from_the_named_block_on():
 @pytest.mark.parametrize("rows", [4, 16])
 def test_a_step_with_adapters_is_planned_to_the_byte_and_saves_what_the_layers_need(rows):
     recipe = replace(RECIPE, batch=rows, lora=2)
-    recipes = {name: replace(recipe, lora_targets=layers) for name, layers in lesson.PLACES.items()}
+    recipes = {name: replace(recipe, lora_targets=layers) for name, layers in lesson.ADAPTER_PLACES.items()}
     steps = {name: lesson.measure_placement(BASE, recipe) for name, recipe in recipes.items()}
     for step in steps.values():
         assert step.predicted == pytest.approx(step.measured, rel=0.001)
@@ -84,22 +84,11 @@ def test_adapters_merged_into_the_rounded_weights_give_the_same_losses():
     size, error, merged = lesson.merge_adapters(BASE, tuned)
     assert 0 < size < 1
     assert error > 0
-    exact, _, rounded, untuned = (lesson.held_out(model, SCALE) for model in merged.values())
-    unmerged = lesson.held_out(tuned, SCALE)
+    exact, _, rounded, untuned = (lesson.held_out_loss(model, SCALE) for model in merged.values())
+    unmerged = lesson.held_out_loss(tuned, SCALE)
     assert exact == pytest.approx(unmerged, abs=1e-4)
     assert abs(rounded - unmerged) > abs(exact - unmerged)
     assert abs(untuned - unmerged) > abs(exact - unmerged)
-
-
-def test_a_taught_step_adds_the_teachers_forward_pass():
-    student, teacher = lesson.language_model(64, 1, 0), lesson.language_model(128, 2, 0)
-    blocks = {64: 4 * 64**2 + 3 * 64 * 256, 128: 2 * (4 * 128**2 + 3 * 128 * 512)}
-    weights = {width: count + width * lesson.VOCABULARY for width, count in blocks.items()}
-    plain = lesson.operations_of_step(student)
-    taught = lesson.operations_of_step(student, lesson.from_teacher(teacher, 2.0))
-    assert all(parameter.grad is None for parameter in student.parameters())
-    expected = 1 + 2 * weights[128] / (6 * weights[64])
-    assert taught / plain == pytest.approx(expected, rel=0.05)
 
 
 def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
@@ -108,9 +97,9 @@ def test_each_way_was_tuned_at_three_rates_and_the_best_is_taken():
         assert set(of_name.groupby("lr").size()) == {3}
         assert of_name["lr"].nunique() == 3
         assert min(of_name["lr"]) < lesson.best_rate(name) < max(of_name["lr"]), f"{name}'s best rate is at the edge"
-    assert lesson.best_rate("micro-batch of 1") == lesson.best_rate(lesson.AS_IT_IS)
-    ends = lesson.tuned_ends()
-    assert ends[lesson.AS_IT_IS] == [0, 0, 0]
+    assert lesson.best_rate("micro-batch of 1") == lesson.best_rate(lesson.BASELINE)
+    ends = lesson.tuning_differences()
+    assert ends[lesson.BASELINE] == [0, 0, 0]
     adapters = {name: values for name, values in ends.items() if "LoRA" in name}
     assert len(adapters) == 4
     assert all(min(values) > 0 for values in adapters.values())
@@ -125,7 +114,7 @@ def test_the_race_is_paired_by_seed():
 
 @pytest.mark.parametrize("name", lesson.low_states([(128, 128)]))
 def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(name):
-    model = lesson.classifier(replace(SCALE, width=128, heads=4))
+    model = lesson.build_classifier(replace(SCALE, width=128, heads=4))
     shapes, others = lesson.hidden_shapes(model), optim.hidden_matrices(model)[1]
     low = lesson.low_states(shapes)[name]
     optimizer = low.contender.make(model, 0.01)
@@ -140,12 +129,12 @@ def test_each_moves_hidden_matrices_and_the_rest_and_keeps_the_bytes_it_claims(n
     entries = (entry for state in states.values() for entry in state.items())
     tensors = [t for key, t in entries if isinstance(t, torch.Tensor) and "qmap" not in key]
     counters = 4 * len(states) if "LoRA" in name else 0
-    assert sum(t.nbytes for t in tensors) == low.state(shapes) + counters
+    assert sum(t.nbytes for t in tensors) == low.state_bytes(shapes) + counters
 
 
 def test_equal_bytes_are_equal():
-    shapes = lesson.hidden_shapes(lesson.classifier(SCALES["laptop"]))
-    low = {name: low.state(shapes) for name, low in lesson.low_states(shapes).items()}
+    shapes = lesson.hidden_shapes(lesson.build_classifier(SCALES["laptop"]))
+    low = {name: low.state_bytes(shapes) for name, low in lesson.low_states(shapes).items()}
     assert 0.95 < low["GaLore, as 8 bits"] / low["AdamW, 8 bits"] <= 1
     weights = sum(a * b for a, b in shapes)
     adapters = 2 * low["LoRA, bytes as GaLore's"]  # with gradients and themselves
@@ -165,24 +154,6 @@ def test_each_raced_at_the_best_rate_of_its_sweep():
         assert means.idxmin() == low.contender.lr
         assert min(means.index) < low.contender.lr < max(means.index), f"the best rate of {name} is at the edge"
         assert len(raced[raced["name"] == name]) == len(lesson.RACE_SEEDS)
-
-
-def test_the_chapter_says_of_students_what_the_stored_runs_hold():
-    runs = lesson.stored_runs()[lesson.stored_runs()["seed"].isin(lesson.RACE_SEEDS)]
-    tests = runs.groupby("name")["test"]
-    for name in ("taught, T = 1", "taught, T = 2"):
-        assert tests.max()["alone, twice as long"] < tests.min()[name]
-        assert tests.max()[name] < tests.min()["alone"]
-    by_temperature = {t: runs[runs["name"] == f"taught, T = {t}"].set_index("seed")["test"] for t in (2, 4)}
-    assert (by_temperature[4] > by_temperature[2]).all()
-
-
-def test_a_teacher_is_not_trained_and_a_student_is():
-    teacher, student = lesson.language_model(64, 1, 0), lesson.language_model(32, 1, 1)
-    loss = lesson.from_teacher(teacher, 2.0)(student, lesson.rows("train")[:2])
-    loss.backward()
-    assert all(p.grad is None for p in teacher.parameters())
-    assert all(p.grad is not None for p in student.parameters())
 
 
 def test_figures_say_what_they_draw():
@@ -217,9 +188,3 @@ def test_the_play_trains_adapters_beside_four_bits():
     assert "3,538,944 trained" in alt
     assert title(figure.axes[0]).endswith("; adapters of rank 4 on all-linear")
     assert "3,145,728 trained" in figures.play_methods(rank=16, targets="q v")[1]
-
-
-def test_stored_students_have_five_seeds_each():
-    runs = lesson.stored_runs()
-    students = runs[runs["name"].str.startswith(("alone", "taught"))]
-    assert set(students.groupby("name").size()) == {len(lesson.RACE_SEEDS)}

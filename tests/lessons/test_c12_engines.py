@@ -9,7 +9,7 @@ import pytest
 from course_utils import models
 from course_utils.distributed import launch
 from course_utils.lessons import c12_engines as lesson
-from course_utils.script.examples import load
+from course_utils.script.examples import load_examples
 
 MICRO_BATCHES = 2
 # Of bytes that a gradient has, on two ranks: an all-reduce sends 1, a gather or a reduce-scatter 1/2.
@@ -47,7 +47,7 @@ def seen(job):
 
 
 def check(table, job, name):
-    model = load(job)[0].make()
+    model = load_examples(job)[0].make()
     blocks = sum(map(models.parameter_count, model.model.layers)) / models.parameter_count(model)
     # FSDP2 gathers for forward, and again for backward what is not its root; then it scatters, for each micro-batch.
     sent = SENT | {"FSDP2": MICRO_BATCHES * (1 / 2 + blocks / 2 + 1 / 2)}
@@ -65,7 +65,7 @@ def test_an_engine_trains_as_one_process_does_and_sends_what_its_definition_says
 
 
 def test_the_updates_move_the_parameters_by_more_than_the_engines_differ(job, expected, seen):
-    initial = dict(load(job)[0].make().named_parameters())
+    initial = dict(load_examples(job)[0].make().named_parameters())
     assert lesson.largest_difference(initial, expected) > 1e-3
     other = {name: tensor + 1 for name, tensor in expected.items()}
     assert lesson.compare(seen, other)["off by"].min() > 0.5

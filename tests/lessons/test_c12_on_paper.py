@@ -254,14 +254,14 @@ SIZES = [  # seconds: interval, checkpoint, restart, between failures
 def test_simulated_runs_take_as_long_as_daly_expects(size):
     interval, *_, between = size
     pieces = round(200 * between / interval)
-    seconds, restarts = lesson.wall_clock(pieces, *size)
+    seconds, restarts = lesson.simulate_wall_clock(pieces, *size)
     assert seconds.mean() == pytest.approx(lesson.daly_wall_clock(pieces * interval, *size), rel=0.05)
     assert restarts.mean() == pytest.approx(seconds.mean() / between, rel=0.05)
     assert len(set(seconds)) == 200
 
 
 def test_a_run_that_never_fails_takes_its_work_and_its_checkpoints():
-    seconds, restarts = lesson.wall_clock(10, 100.0, 5.0, 60.0, between=1e12, runs=3)
+    seconds, restarts = lesson.simulate_wall_clock(10, 100.0, 5.0, 60.0, between=1e12, runs=3)
     assert list(seconds) == [1050.0] * 3
     assert list(restarts) == [0] * 3
 
@@ -289,27 +289,27 @@ def test_both_intervals_are_near_the_exact_one(x):
 @pytest.mark.parametrize("cards", [1024, 16_384, 131_072])
 def test_the_best_simulated_interval_is_dalys(cards):
     """Lowest point of a parabola, in logarithms, through simulated means."""
-    saving, restart, between = 50.0, 600.0, lesson.CARD_BETWEEN / cards
+    saving, restart, between = 50.0, 600.0, lesson.CARD_FAILURE_INTERVAL / cards
     best = lesson.daly_interval(saving, between)
     intervals = best * np.geomspace(0.5, 2, 9)
     ratios = []
     for interval in intervals:
         pieces = round(400 * between / interval)
-        seconds = lesson.wall_clock(pieces, interval, saving, restart, between, runs=400)[0]
+        seconds = lesson.simulate_wall_clock(pieces, interval, saving, restart, between, runs=400)[0]
         ratios.append(seconds.mean() / (pieces * interval))
     a, b, _ = np.polyfit(np.log(intervals), np.log(ratios), 2)
     assert math.exp(-b / (2 * a)) == pytest.approx(best, rel=0.05)
 
 
 def test_failures_come_as_often_as_in_llama_3s_run():
-    job = lesson.CARD_BETWEEN / 16_384
+    job = lesson.CARD_FAILURE_INTERVAL / 16_384
     assert job / HOUR == pytest.approx(3.09, abs=0.005)
     assert 54 * 24 * HOUR / job == pytest.approx(419)
 
 
 def test_a_run_that_would_hardly_end_is_not_begun():
     with pytest.raises(CourseError, match="over a million times"):
-        lesson.wall_clock(10, 60.0, 0.0, 600.0, between=15.0)
+        lesson.simulate_wall_clock(10, 60.0, 0.0, 600.0, between=15.0)
     assert lesson.daly_wall_clock(1.0, 1.0, 1.0, 1e6, 1.0) == math.inf
 
 
@@ -318,5 +318,5 @@ def test_simulated_runs_lose_what_dalys_formula_says(cards):
     simulated, formula = lesson.shares_lost(cards, 50.0, 600.0, runs=50)
     expected = np.interp(list(simulated), list(formula), list(formula.values()))
     assert list(simulated.values()) == pytest.approx(expected, rel=0.1)
-    best = lesson.daly_interval(50.0, lesson.CARD_BETWEEN / cards)
+    best = lesson.daly_interval(50.0, lesson.CARD_FAILURE_INTERVAL / cards)
     assert min(formula, key=formula.get) == pytest.approx(best / 60)

@@ -158,8 +158,8 @@ def test_the_scale_of_the_loss_is_kept(job, tmp_path):
     fields = {**job, "precision": "fp16", "out": tmp_path}
     run_job(fields)
     manifest = json.loads((tmp_path / "checkpoints" / "step-00000004" / "run.json").read_text(encoding="utf-8"))
-    assert manifest["more"]["scaler"]["scale"] == 2.0**16
-    assert manifest["more"]["scaler"]["_growth_tracker"] == 4
+    assert manifest["extras"]["scaler"]["scale"] == 2.0**16
+    assert manifest["extras"]["scaler"]["_growth_tracker"] == 4
 
 
 def test_good_ones_are_not_dropped_for_torn_ones_of_later_updates(job, folder):

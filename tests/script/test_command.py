@@ -145,12 +145,12 @@ def test_a_run_on_ranks_tokenizes_once(job, task, tmp_path, monkeypatch, torchru
     assert len(calls) == 1
     for name, value in became.value.args[1].items():
         monkeypatch.setenv(name, value)
-    on_rank = examples.load(Job(**fields, out=tmp_path))[1]
+    on_rank = examples.load_examples(Job(**fields, out=tmp_path))[1]
     assert len(calls) == 1
-    examples.load(Job(**{**fields, "sequence": 12}, out=tmp_path))
+    examples.load_examples(Job(**{**fields, "sequence": 12}, out=tmp_path))
     assert len(calls) == 2, "what was prepared for another job is left alone"
     monkeypatch.delenv("COURSE_EXAMPLES")
-    by_hand = examples.load(Job(**fields, out=tmp_path))[1]
+    by_hand = examples.load_examples(Job(**fields, out=tmp_path))[1]
     assert len(calls) == 3
     assert (on_rank.key, on_rank.fixed, len(on_rank)) == (by_hand.key, by_hand.fixed, len(by_hand))
     assert on_rank.columns.keys() == by_hand.columns.keys()

@@ -11,7 +11,7 @@ from course_utils import models
 from course_utils.distributed import launch
 from course_utils.optim import schedules
 from course_utils.script import Job
-from course_utils.script.examples import Order, load
+from course_utils.script.examples import Order, load_examples
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_one_process_trains_as_a_plain_loop_does(job, tmp_path):
     """The loop written out, without micro-batches, on a model without dropout."""
     fields = without_dropout(job, tmp_path) | {"micro_batch": 0}
     state, losses, _ = run_job({**fields, "out": tmp_path / "run"})
-    source, examples = load(Job(**fields, out=tmp_path))
+    source, examples = load_examples(Job(**fields, out=tmp_path))
     model = source.make().double()
     order = Order(len(examples), fields["batch"], 0)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from course_utils.errors import CourseError
 from course_utils.script import Job
-from course_utils.script.examples import PACKED, Order, load
+from course_utils.script.examples import PACKABLE_FAMILIES, Order, load_examples
 from course_utils.techniques.chunked_loss import IGNORED
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
@@ -18,7 +18,7 @@ TINY |= {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64,
 FAMILY_FIELDS = {"gptj": {"rotary_dim": 8}, "gpt_neo": {"attention_types": [[["global"], 2]]}}
 
 
-@pytest.mark.parametrize("family", PACKED)
+@pytest.mark.parametrize("family", PACKABLE_FAMILIES)
 def test_documents_of_one_row_do_not_see_each_other(family):
     """With positions that begin anew each has the logits that it has alone."""
     torch.manual_seed(0)
@@ -38,13 +38,13 @@ def test_other_families_are_refused(tmp_path):
     (tmp_path / "text").mkdir()
     fields = write_small_model(tmp_path / "text")
     with pytest.raises(CourseError, match="Documents in one row of opt see each other"):
-        load(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
+        load_examples(Job(**{**fields, "model": str(tmp_path / "config.json")}, packed=True, out=tmp_path))
 
 
 def examples_of(tmp_path, text, **changes):
     fields = write_small_model(tmp_path)
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    return load(Job(**{**fields, **changes}, out=tmp_path))[1]
+    return load_examples(Job(**{**fields, **changes}, out=tmp_path))[1]
 
 
 def test_a_stream_is_the_text_in_bytes(tmp_path):
@@ -87,7 +87,7 @@ def test_what_is_no_text_is_said(tmp_path, name, content, sentence):
     fields = write_small_model(tmp_path)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CourseError, match=sentence):
-        load(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
+        load_examples(Job(**{**fields, "data": tmp_path / name}, out=tmp_path))
 
 
 def test_training_begins_from_the_weights_that_are_named(tmp_path):
@@ -99,7 +99,7 @@ def test_training_begins_from_the_weights_that_are_named(tmp_path):
         model.lm_head.weight.mul_(20)
     model.save_pretrained(tmp_path / "trained")
     job = {**fields, "model": str(tmp_path / "trained"), "steps": 1, "tokenizer": "bytes", "quick": True}
-    _, examples = load(Job(**job, out=tmp_path))
+    _, examples = load_examples(Job(**job, out=tmp_path))
     batch = examples[Order(len(examples), 12, seed=0)[0]]
     with torch.no_grad():
         expected = model(**batch).loss.item()
@@ -128,8 +128,8 @@ def test_trained_weights_without_their_tokenizer_are_refused(tmp_path, family):
     AutoModelForCausalLM.from_config(configuration).save_pretrained(folder)
     job = {**fields, "model": str(folder), "weights": str(folder), "tokenizer": "", "out": tmp_path}
     with pytest.raises(CourseError, match="no tokenizer.*bytes"):
-        load(Job(**job))
-    assert len(load(Job(**{**job, "tokenizer": "bytes"}))[1])
+        load_examples(Job(**job))
+    assert len(load_examples(Job(**{**job, "tokenizer": "bytes"}))[1])
 
 
 def test_the_trained_model_is_had_as_the_document_says(tmp_path, monkeypatch):

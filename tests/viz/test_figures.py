@@ -8,7 +8,7 @@ from course_utils.errors import CourseError
 from course_utils.memory import instants
 from course_utils.training import History
 from course_utils.units import MiB
-from course_utils.viz.parts import arrow, box, subplots
+from course_utils.viz.parts import draw_arrow, draw_box, subplots
 
 
 def labels_are_there(figure):
@@ -69,8 +69,8 @@ def test_runs_that_cannot_stand_together_are_refused(runs):
 
 def test_an_arrow_joins_two_boxes():
     figure, axes = subplots()
-    start, end = box(axes, 0.2, 0.5, "one", "warning"), box(axes, 0.8, 0.5, "other", "warning", ink="ink")
-    arrow(axes, start, end)
+    start, end = draw_box(axes, 0.2, 0.5, "one", "warning"), draw_box(axes, 0.8, 0.5, "other", "warning", ink="ink")
+    draw_arrow(axes, start, end)
     (annotation,) = [text for text in axes.texts if not text.get_text()]
     assert (annotation.xyann, annotation.xy) == ((0.2, 0.5), (0.8, 0.5))
     assert start.get_color() != end.get_color()

@@ -31,7 +31,7 @@ def texts(figure):
 
 @pytest.fixture(scope="module")
 def page():
-    figure, _ = guide.figure()
+    figure, _ = guide.page_figure()
     FigureCanvasAgg(figure).draw()
     return figure
 
@@ -71,7 +71,7 @@ def test_each_rung_has_a_chapter_or_a_dash():
 
 
 def test_rungs_lower_what_papers_say():
-    lowers = {name: set(effect.lowers) for name, effect in guide.rungs().items()}
+    lowers = {name: set(effect.lowers) for name, effect in guide.rung_effects().items()}
     assert all(lowers.values())
     # Rajbhandari et al. 2020, figure 1: stage 1 shares out the state, stage 3 gradients and parameters too.
     assert lowers["ZeRO-1"] & {"parameters", "gradients", "optimizer state"} == {"optimizer state"}
@@ -81,8 +81,8 @@ def test_rungs_lower_what_papers_say():
     assert lowers["QLoRA of rank 16"] - lowers["LoRA of rank 16"] == {"parameters"}
     # Chen et al. 2016: fewer activations, for a second forward pass.
     assert lowers["gradient checkpointing"] == {"activations"}
-    assert guide.rungs()["gradient checkpointing"].seconds > 1.1
-    assert guide.rungs()["all in bfloat16"].sent == pytest.approx(0.5)
+    assert guide.rung_effects()["gradient checkpointing"].seconds > 1.1
+    assert guide.rung_effects()["all in bfloat16"].sent == pytest.approx(0.5)
 
 
 def test_a_mark_is_what_an_estimate_of_the_same_step_says():
@@ -95,7 +95,7 @@ def test_a_mark_is_what_an_estimate_of_the_same_step_says():
     fell = {
         kind for kind, size in before.items() if size > 0.05 * sum(before.values()) and after.get(kind, 0) <= 0.8 * size
     }
-    assert fell == set(guide.rungs()["SGD"].lowers)
+    assert fell == set(guide.rung_effects()["SGD"].lowers)
 
 
 def lowered_at(blocks, vocabulary):
@@ -107,12 +107,13 @@ def lowered_at(blocks, vocabulary):
 
 @pytest.mark.parametrize("blocks", [2, 7])
 def test_the_marks_are_the_same_at_other_sizes(blocks):
-    assert lowered_at(blocks, 8 * WIDE["hidden_size"]) == {name: set(e.lowers) for name, e in guide.rungs().items()}
+    expected = {name: set(effect.lowers) for name, effect in guide.rung_effects().items()}
+    assert lowered_at(blocks, 8 * WIDE["hidden_size"]) == expected
 
 
 @pytest.mark.parametrize(("blocks", "vocabulary"), [(2, 8192), (7, 16384)])
 def test_where_logits_are_most_activations_adapters_on_two_layers_lower_too_few(blocks, vocabulary):
-    expected = {name: set(effect.lowers) for name, effect in guide.rungs().items()}
+    expected = {name: set(effect.lowers) for name, effect in guide.rung_effects().items()}
     expected["LoRA of rank 16 on q_proj and v_proj"].remove("activations")
     assert lowered_at(blocks, vocabulary) == expected
 
@@ -182,7 +183,7 @@ def test_the_command_refuses_other_kinds_of_file(tmp_path, capsys):
 
 
 def test_the_text_for_those_who_cannot_see_it_says_each_rung():
-    _, alt = guide.figure()
+    _, alt = guide.page_figure()
     rung = "gradient checkpointing (level 0, chapter 07; time: a second forward pass)"
     assert f"{rung}: lowers activations, takes × 1.20." in alt
     assert all(change.name in alt for change in CHANGES)

@@ -287,7 +287,7 @@ def test_a_chapter_may_call_its_own_things_as_it_likes(write, monkeypatch):
 def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_back(monkeypatch):
     displayed, controls = [], {"height": IntSlider(2, 0, 9), "width": IntSlider(3, 0, 9)}
     monkeypatch.setattr(stage, "display", displayed.append)
-    monkeypatch.setattr(viz.display, "played", controls)
+    monkeypatch.setattr(viz.display, "played_controls", controls)
     stage.offer({"height": 7})
     (button,) = displayed
 
@@ -303,7 +303,7 @@ def test_a_button_brings_a_figure_to_what_its_step_wants_whatever_was_moved_and_
 
 def test_a_button_says_what_it_sets_as_people_write_it(monkeypatch):
     controls = {"height": IntSlider(2, 0, 99999, description="how high"), "on": Checkbox(), "power": FloatSlider()}
-    monkeypatch.setattr(viz.display, "played", controls)
+    monkeypatch.setattr(viz.display, "played_controls", controls)
     assert instructions({"height": 16384, "on": True, "power": 0.5}) == "how high: 16,384, on: on, power: 0.5"
 
 

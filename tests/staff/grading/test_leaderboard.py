@@ -72,7 +72,7 @@ def test_the_front_comes_first_and_each_part_is_in_order_of_bytes():
         records = [record(f"s{number}", question(take(*point))) for number, point in enumerate(points)]
         (board,) = boards(records)
         unbeaten = {f"s{number}" for number, free in enumerate(oracle(points)) if free}
-        front, others = board.entries[: board.front], board.entries[board.front :]
+        front, others = board.entries[: board.front_size], board.entries[board.front_size :]
         assert {entry.student for entry in front} == unbeaten
         assert {entry.student for entry in others} == {f"s{number}" for number in range(len(points))} - unbeaten
         for part in (front, others):
