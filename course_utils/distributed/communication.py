@@ -110,7 +110,6 @@ def communication(
     no_sync: bool | None = None,
     sync_every: int = 1,
     buckets: int = 1,
-    every: int | None = None,
 ) -> Communication:
     """What `method` sends per update, for a model of `parameters` trained elements on a ring of `ranks`.
 
@@ -120,7 +119,7 @@ def communication(
       `zero2`; it gathers the parameters before every forward pass instead.)
     - `zero3`, FSDP's full sharding: all-gathers of the parameters for every forward and every backward pass, and a
       reduce-scatter of the gradients: half as much again.
-    - `local-sgd` (Stich 2019): an all-reduce of the parameters after `sync_every` updates (`every` in a released question).
+    - `local-sgd` (Stich 2019): an all-reduce of the parameters after `sync_every` updates.
 
     `accumulation` is the number of micro-batches in an update. With `no_sync` gradients are added up on each rank and
     sent once an update, without it once a micro-batch. By default as usual: without it only where a rank keeps no more
@@ -132,7 +131,6 @@ def communication(
     both for an all-reduce. Raises `CourseError` for an unknown method, fewer than two ranks, counts below 1, and a setting
     that the method does not have.
     """
-    sync_every = sync_every if every is None else every
     _check_method(method, sync_every, no_sync)
     sizes = {"parameters": parameters, "parameter_bytes": parameter_bytes, "gradient_bytes": gradient_bytes}
     counts = {"accumulation": accumulation, "sync_every": sync_every, "buckets": buckets, "ranks": ranks}
