@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import StepPatch
 
@@ -14,7 +15,7 @@ from course_utils.viz.style import COLORS
 
 
 def piece(size, kind, was_there=False):
-    return Piece(size, kind, "", "", was_there)
+    return Piece(size, kind, "", "", (size,), torch.uint8, was_there)
 
 
 def usage():

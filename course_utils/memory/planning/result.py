@@ -162,10 +162,9 @@ class Plan:
 
     def _remark_on_label(self) -> str:
         """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
-        cards_of = self.need.cards
         verdicts = []
         for verdict in (TIGHT, DOES_NOT_FIT):
-            worse = [card for card in cards_of(verdict, OFFERED_SHARE) if card not in cards_of(verdict)]
+            worse = [card for card in self.need.cards(verdict, OFFERED_SHARE) if card not in self.need.cards(verdict)]
             if worse:
                 verdicts.append(f"{verdict} on {name_cards(worse, self.recipe)}")
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."

@@ -13,6 +13,7 @@ from course_utils.units import format_bytes, round_up
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
 KINDS = (
     "parameters", "buffers", "optimizer state", "gradients", "inputs", "activations", "recomputed", "communication",
@@ -47,6 +48,8 @@ class Piece:
     kind: str  # of `KINDS`
     module: str
     operator: str  # that allocated it; for a parameter from before the log its name
+    shape: tuple[int, ...]
+    dtype: "torch.dtype"
     was_there: bool = False  # whether it was allocated before the log began
 
 

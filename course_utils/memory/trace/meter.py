@@ -96,7 +96,7 @@ class Meter(TorchDispatchMode):
             module = live.module if live.node is None else self._modules.module_of(live.node)
             was_there = live.bytes_before is not None
             size = live.bytes_before if was_there else live.bytes
-            pieces.append(Piece(size, live.kind, module, str(live.operator), was_there))
+            pieces.append(Piece(size, live.kind, module, str(live.operator), tuple(live.shape), live.dtype, was_there))
         events = (Event(e.change, new_index[e.piece], e.phase) for e in self._log.events if e.piece in new_index)
         return Usage(tuple(pieces), tuple(events), grain, host)
 
@@ -150,7 +150,7 @@ class Meter(TorchDispatchMode):
 
     def _log_inside(self, func: OpOverload, size: int, kind: str) -> None:
         module, node = self._modules.current()
-        piece = LivePiece(size, kind, module, node, f"inside {func}", self.device)
+        piece = LivePiece(size, kind, module, node, f"inside {func}", (size,), torch.uint8, self.device)
         self._log.add_passing(piece)
 
     def _note_communication(self, func: OpOverload, args: tuple, kwargs: dict) -> None:
@@ -217,7 +217,7 @@ class Meter(TorchDispatchMode):
             return
         module, node = self._modules.current()
         kind = self._kind_of_birth()
-        piece = LivePiece(storage.nbytes(), kind, module, node, operator, device)
+        piece = LivePiece(storage.nbytes(), kind, module, node, operator, tensor.shape, tensor.dtype, device)
         self._log.add(piece, storage)
         in_backward = self._activity == "backward" and not torch.is_grad_enabled()
         if in_backward and id(operator) in _ADDITION_IDS:
@@ -264,7 +264,7 @@ class Meter(TorchDispatchMode):
             piece = self._log.piece_of(storage)
             if piece is None:
                 size = storage.nbytes()
-                piece = LivePiece(size, kind, module, None, operator, device, size)
+                piece = LivePiece(size, kind, module, None, operator, tensor.shape, tensor.dtype, device, size)
                 self._log.add(piece, storage)
             elif kind not in ("inputs", "buffers") or piece.bytes_before is None:
                 piece.kind = kind

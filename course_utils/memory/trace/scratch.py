@@ -18,10 +18,9 @@ _aten = torch.ops.aten
 # The most bytes of arguments with which an operator is tried out. It really runs, even for a dry run.
 _MAX_BYTES, _MAX_PRODUCT_BYTES = 2**28, 2**24
 
-_CONVOLUTION_BACKWARD = _aten.convolution_backward.default
 _RECURRENT_LAYERS = (_aten.mkldnn_rnn_layer.default, _aten.mkldnn_rnn_layer_backward.default)
 _SVD = _aten._linalg_svd.default
-_LIBRARY_CALLS = (_aten.convolution.default, _CONVOLUTION_BACKWARD, *_RECURRENT_LAYERS, _SVD)
+_LIBRARY_CALLS = (_aten.convolution.default, _aten.convolution_backward.default, *_RECURRENT_LAYERS, _SVD)
 _SUM = _aten.add_.Tensor
 _PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 
@@ -91,7 +90,7 @@ def _size_limit(operator: OpOverload, tensors: list[torch.Tensor]) -> int:
     if operator in _PRODUCTS:
         return _MAX_PRODUCT_BYTES if tensors[0].itemsize == 2 else _MAX_BYTES
     # oneDNN has no gradient of a convolution in float16; what PyTorch does instead takes seconds for a few MiB.
-    if operator is _CONVOLUTION_BACKWARD and tensors[0].dtype == torch.float16:
+    if operator is _aten.convolution_backward.default and tensors[0].dtype == torch.float16:
         return 0
     return _MAX_BYTES if operator in _LIBRARY_CALLS else -1
 

@@ -19,6 +19,8 @@ class LivePiece:
     module: str  # the one that ran when it was allocated; empty in backward
     node: int | None  # in backward, the number of the node that was differentiated then
     operator: object
+    shape: tuple[int, ...]
+    dtype: torch.dtype
     device: torch.device
     bytes_before: int | None = None  # its size when the log began; None if it was allocated later
 
