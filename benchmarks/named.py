@@ -15,8 +15,8 @@ import numpy as np
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.finder import Finder, Formulas
-from course_utils.memory.formulas.named import FILE, key_of
+from course_utils.memory.formulas.finder import FormulaFinder, Formulas
+from course_utils.memory.formulas.named import ARCHIVE, key_of
 from course_utils.memory.formulas.named import models as models_in
 from course_utils.memory.planning.at_once import known_recipes
 from course_utils.memory.step.model import Source, source_of
@@ -49,7 +49,7 @@ def member(name: str) -> dict:
 
 def find(source: Source, recipe: Recipe) -> tuple[Formulas, int] | None:
     """The formulas, and the bytes in use on the host, where these are the same at both ends."""
-    finder, (batch, lengths) = Finder(source, replace(recipe, batch=1, sequence=1)), LARGEST[recipe.batch]
+    finder, (batch, lengths) = FormulaFinder(source, replace(recipe, batch=1, sequence=1)), LARGEST[recipe.batch]
     host = finder.run(recipe.batch, 256).host.peak
     for length in (min(source.positions or length, length) for length in lengths):
         formulas = finder.formulas_for(batch, length)
@@ -82,14 +82,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     texts = {}
-    if FILE.is_file():
-        with ZipFile(FILE) as archive:
+    if ARCHIVE.is_file():
+        with ZipFile(ARCHIVE) as archive:
             texts = {name: archive.read(f"{name}.json") for name in models_in()}
     with ProcessPoolExecutor(arguments.processes) as pool:
         for name, entry in zip(arguments.names, pool.map(member, arguments.names), strict=True):
             texts[name] = json.dumps(entry, separators=(",", ":"))
             print(f"{name}: {len(entry['formulas'])} formulas, {len(texts[name]):,} characters", flush=True)
-    with ZipFile(FILE, "w", ZIP_LZMA) as archive:
+    with ZipFile(ARCHIVE, "w", ZIP_LZMA) as archive:
         for name in filter(texts.__contains__, NAMES):
             archive.writestr(ZipInfo(f"{name}.json"), texts[name], ZIP_LZMA)
 

@@ -29,7 +29,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     if trial := sys.modules.get("course_utils.memory.formulas.trial"):
-        trial.MOST_RECALLED = 10_000
+        trial.MAX_RECALLED_TRIALS = 10_000
 
 
 def pytest_terminal_summary(terminalreporter):

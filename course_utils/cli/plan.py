@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_utils.cli import FORMS
-from course_utils.cli.planning.answers import Answer, find_answer
+from course_utils.cli.planning.answer_cache import Answer, find_answer
 from course_utils.cli.planning.progress import StderrProgress, note
 from course_utils.cli.planning.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
-from course_utils.memory.planning.need import DOES_NOT, Need, needs
+from course_utils.memory.planning.need import DOES_NOT_FIT, Need, needs
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
 
 if TYPE_CHECKING:
-    from course_utils.memory.planning.answer import Plan
     from course_utils.memory.planning.reading.fields import Reading
+    from course_utils.memory.planning.result import Plan
 
 HELP = "say whether training a model fits on a card, and what to change if it does not"
 _FORMS = FORMS | {
@@ -124,14 +124,14 @@ def _compute_answer(question: Question) -> Answer:
 
 
 def _require_flags_that_belong_together(question: Question) -> None:
-    from course_utils.memory.planning.emit import require_kind
+    from course_utils.memory.planning.emit import require_form
 
     arguments = question.arguments
     for name, kind in (("nodes", "slurm"), ("row", "train")):
         if getattr(arguments, name) is not None and not arguments.emit:
             raise CourseError(f"--{name} works only with --emit; add --emit {kind}, for example.")
     if arguments.emit:
-        require_kind(arguments.emit)  # before the plan, which takes seconds
+        require_form(arguments.emit)  # before the plan, which takes seconds
         if question.is_function and arguments.emit != "accelerate":
             raise CourseError(
                 f"--emit {arguments.emit} needs a saved model: call model.config.save_pretrained(FOLDER) and give FOLDER, or "
@@ -206,7 +206,7 @@ def _recipe_of_row(question: Question) -> Recipe:
     if not 1 <= number <= len(rows):
         raise CourseError(f"The plan has {len(rows)} rows, and no row {number}.")
     row = rows[number - 1]
-    if row["verdict"] == DOES_NOT:
+    if row["verdict"] == DOES_NOT_FIT:
         raise CourseError(f"Row {number} alone does not fit: it needs {Need(*row['need'])}.")
     return Recipe.of_plain(row["recipe"])
 
@@ -218,7 +218,7 @@ def _refuse_what_does_not_fit(question: Question) -> None:
     memory, _ = question.card
     recipe = question.recipe
     need = needs(try_recipe(source_of(question.source), recipe, traffic=False).log, recipe.device)
-    if need.verdict(memory) == DOES_NOT:
+    if need.verdict(memory) == DOES_NOT_FIT:
         raise CourseError(
             f"This recipe does not fit in {format_bytes(memory)}: it needs {need}. Add --row N to write row N of the plan, which "
             "you see without --emit, or leave out --memory."
@@ -227,12 +227,12 @@ def _refuse_what_does_not_fit(question: Question) -> None:
 
 def _say_unknown(model: str) -> Answer:
     """The answer for a compiled step, whose figures are unknown."""
-    from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
-    from course_utils.memory.step.model import COMPILED
+    from course_utils.memory.planning.result import LARGEST_BATCH, LONGEST_SEQUENCE
+    from course_utils.memory.step.model import WHY_COMPILED_IS_UNKNOWN
 
     rows = ("peak", "need", LARGEST_BATCH, LONGEST_SEQUENCE)
-    text = [f"{model}, compiled: unknown. {COMPILED}", *(f"  {row}: unknown" for row in rows)]
-    values = {"model": model, "verdict": "unknown", "why": COMPILED, **dict.fromkeys(rows)}
+    text = [f"{model}, compiled: unknown. {WHY_COMPILED_IS_UNKNOWN}", *(f"  {row}: unknown" for row in rows)]
+    values = {"model": model, "verdict": "unknown", "why": WHY_COMPILED_IS_UNKNOWN, **dict.fromkeys(rows)}
     return Answer("\n".join(text), values, 2)
 
 
@@ -244,7 +244,7 @@ def _answer_by_plan(question: Question) -> Answer:
     remarks = [_NOTE_ON_FORMULAS] if plan else []
     plan = plan or _plan_by_dry_runs(question)
     remarks += _remark_on_dtype(question)
-    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT))
+    answer = Answer(str(plan), plan.json(), int(plan.verdict == DOES_NOT_FIT))
     if question.reading and question.reading.unmodeled:
         answer = _qualify_verdict(question.reading, answer)
     if question.reading:
@@ -284,9 +284,9 @@ def _plan_by_dry_runs(question: Question) -> "Plan":
     if source.warning_of_slowness:
         note(f"{source.warning_of_slowness}.")
     progress = StderrProgress()
-    answer = plan(source, memory, recipe, machine=MACHINES.get(machine), progress=progress)
+    result = plan(source, memory, recipe, machine=MACHINES.get(machine), progress=progress)
     progress.close()
-    return answer
+    return result
 
 
 def _remark_on_dtype(question: Question) -> list[str]:

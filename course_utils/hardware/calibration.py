@@ -62,10 +62,10 @@ def _calibrate(dtypes: tuple[str, ...], exchange: bool, device: torch.device, th
         seconds_per_operator = _time_an_operator(device)
     has_two_gpus = on_gpu and torch.cuda.device_count() > 1
     link = float("nan")
-    if exchange:
-        link = (
-            _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1)) if has_two_gpus else process_bandwidth()
-        )
+    if exchange and has_two_gpus:
+        link = _copy_bandwidth(torch.device("cuda", 0), torch.device("cuda", 1))
+    elif exchange:
+        link = process_bandwidth()
     cpu_name = f"this machine ({platform.machine()}, {psutil.cpu_count()} cores)"
     return Machine(
         name=torch.cuda.get_device_name(device) if on_gpu else cpu_name,

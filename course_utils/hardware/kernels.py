@@ -9,14 +9,11 @@ import torch
 
 from course_utils.units import KiB, MiB
 
-CHANNELS_LAST = ", channels last"
-"""The suffix of a kernel whose pictures are all in this layout."""
-MIXED = ", mixed layouts"
-"""The suffix of a kernel of whose pictures only some are in that layout."""
-STRIDED = ", strided"
-"""The suffix of a norm over elements that are not adjacent in memory."""
-UNEVEN = ", uneven"
-"""The suffix of a kernel whose channels are no multiple of 16, the number of floats in a wide register."""
+# Suffixes of kernels whose rate depends on the layout of their arguments.
+CHANNELS_LAST_SUFFIX = ", channels last"  # all pictures are in this layout
+MIXED_SUFFIX = ", mixed layouts"  # only some of the pictures are
+STRIDED_SUFFIX = ", strided"  # a norm over elements that are not adjacent in memory
+UNEVEN_SUFFIX = ", uneven"  # channels are no multiple of 16, the number of floats in a wide register
 
 Timed = tuple[str, float, float, Callable[[], object]]
 """A kernel's name, the size to which the measured rate belongs, the work of one call (FLOPs, bytes or elements), and the call."""
@@ -64,8 +61,8 @@ def products_on_cpu(dtype: torch.dtype) -> Iterator[Timed]:
     out, normalizer = attention(q, k, v)
     yield "attention", 1, 2 * flops, partial(attention, q, k, v)
     yield "attention_backward", 1, 5 * flops, partial(backward, q, q, k, v, out, normalizer, 0.0, False)
-    for channels, image, evenness in ((24, 24, UNEVEN), (16, 32, ""), (32, 24, ""), (96, 12, "")):
-        for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST)):
+    for channels, image, evenness in ((24, 24, UNEVEN_SUFFIX), (16, 32, ""), (32, 24, ""), (96, 12, "")):
+        for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST_SUFFIX)):
             picture = torch.randn(4, channels, image, image).to(dtype).contiguous(memory_format=layout)
             filters = torch.randn(channels, channels, 3, 3).to(dtype).contiguous(memory_format=layout)
             geometry = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
@@ -83,7 +80,7 @@ def other_work_on_cpu() -> Iterator[Timed]:
     for shape in ((4096, 3, 3), (768, 768)):  # norms of columns, as in Adafactor
         x = torch.ones(shape)
         call = partial(torch.linalg.vector_norm, x, 2, -2)
-        yield f"linalg_vector_norm{STRIDED}", x.shape[-2], x.numel(), call
+        yield f"linalg_vector_norm{STRIDED_SUFFIX}", x.shape[-2], x.numel(), call
     rows = torch.rand(8192, 128) + 0.5
     for name, call in _elementwise_calls(rows):
         yield name, 1, rows.numel(), call
@@ -121,9 +118,9 @@ def _elementwise_calls(rows: torch.Tensor) -> Iterator[tuple[str, Callable[[], o
 
     even, uneven = rows.view(-1, 64, 16, 16), rows[:6144].view(-1, 24, 16, 16)
     last = even.contiguous(memory_format=torch.channels_last)
-    yield f"threshold_backward{MIXED}", partial(_aten.threshold_backward, even, last, 0)
-    for pictures, evenness in ((even, ""), (uneven, UNEVEN)):
-        for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST)):
+    yield f"threshold_backward{MIXED_SUFFIX}", partial(_aten.threshold_backward, even, last, 0)
+    for pictures, evenness in ((even, ""), (uneven, UNEVEN_SUFFIX)):
+        for layout, ending in ((torch.contiguous_format, ""), (torch.channels_last, CHANNELS_LAST_SUFFIX)):
             x = pictures.contiguous(memory_format=layout)
             ones, zeros = torch.ones(x.shape[1]), torch.zeros(x.shape[1])
             call = partial(_aten.native_batch_norm, x, ones, zeros, zeros, ones, True, 0.0, 1e-5)

@@ -28,7 +28,7 @@ class Curve:
         return exp((1 - share) * log(rate0) + share * log(rate1))
 
 
-ON_HOST = "on the host"
+HOST_KERNEL = "on the host"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Machine:
         Work on the host's memory is as slow as the link to it, which each byte crosses once. Raises `NoRateError` if the machine
         has no rate for products in the work's dtype.
         """
-        if work.kernel == ON_HOST:
+        if work.kernel == HOST_KERNEL:
             return work.bytes / 2 / self.host_link
         arithmetic = work.flops / self._flop_rate(work) if work.flops else 0.0
         by_element = self.rates.elements.get(work.kernel)

@@ -100,7 +100,7 @@ MACHINES = {
     )
 }  # fmt: skip
 """The machines by name, those with the least memory first."""
-OFFERED = 0.92
+OFFERED_SHARE = 0.92
 """The least share of a card's nominal memory that CUDA offers, since the driver and error correction keep 1 to 8 %."""
 
 

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from course_utils.hardware.flops import flop_formula
-from course_utils.hardware.kernels import CHANNELS_LAST, MIXED, STRIDED, UNEVEN
-from course_utils.hardware.machine import ON_HOST, Machine, Work
+from course_utils.hardware.kernels import CHANNELS_LAST_SUFFIX, MIXED_SUFFIX, STRIDED_SUFFIX, UNEVEN_SUFFIX
+from course_utils.hardware.machine import HOST_KERNEL, Machine, Work
 from course_utils.units import MiB
 
 
@@ -50,20 +50,20 @@ class Prediction:
 
 
 _ATTENTION, _NORM = "_scaled_dot_product_flash_attention_for_cpu", "linalg_vector_norm"
-_OTHER_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
-_NEVER_TOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-_ONLY_WRITTEN = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
+_KERNEL_NAMES = {"baddbmm": "bmm", _ATTENTION: "attention", f"{_ATTENTION}_backward": "attention_backward"}
+_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_OVERWRITES = {"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"}
 # Operators that read only the shape of their second argument.
-_SHAPE_ONLY = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
+_SHAPE_READERS = {"nll_loss_backward", "nll_loss2d_backward", "_adaptive_avg_pool2d_backward"}
 # Operators that read only those rows of their first tensor that the other tensors select.
-_GATHERING = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
+_GATHERS = {"embedding", "index_select", "gather", "index", "nll_loss_forward"}
 # The index of a product's first factor, and of a convolution's filters, among the arguments.
-_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-_FILTERS = {"convolution": 1, "convolution_backward": 2}
+_FACTOR_INDICES = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_FILTER_INDICES = {"convolution": 1, "convolution_backward": 2}
 # Operators that do no work: marks for a profiler, and questions about fake tensors.
 _NO_OPERATORS = ("profiler.", "prim.")
 # Bytes, more than any cache holds.
-_LONGEST_REACH = 256 * MiB
+_MAX_REACH = 256 * MiB
 
 
 class Watch(TorchDispatchMode):
@@ -82,7 +82,7 @@ class Watch(TorchDispatchMode):
 
 
 class OperatorWatch(Watch):
-    """A context that lists the work of every operator call inside it; a call with a tensor on `host` is work `ON_HOST`."""
+    """A context that lists the work of every operator call inside it; a call with a tensor on `host` is work `HOST_KERNEL`."""
 
     def __init__(self, host: torch.device | None = None):
         super().__init__()
@@ -100,13 +100,13 @@ class OperatorWatch(Watch):
         outputs = list_tensors(result)
         work = _count_work(function, args, kwargs, result, inputs, outputs)
         if any(t.device == self._host and t.dim() for t in (*inputs, *outputs)):
-            work = replace(work, kernel=ON_HOST, flops=0)
+            work = replace(work, kernel=HOST_KERNEL, flops=0)
         self.operators.append(Operator(name, replace(work, reach=self._reach(work, inputs, outputs))))
 
     def _reach(self, work: Work, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
         """Bytes moved since the inputs were last used, averaged over their bytes; far more for inputs not yet used."""
-        last = (self._last_touched.get(_storage(t), -_LONGEST_REACH) for t in inputs)
-        reaches = [min(_LONGEST_REACH, self._bytes_moved - position) for position in last]
+        last = (self._last_touched.get(_storage(t), -_MAX_REACH) for t in inputs)
+        reaches = [min(_MAX_REACH, self._bytes_moved - position) for position in last]
         self._bytes_moved += work.bytes
         self._last_touched.update((_storage(t), self._bytes_moved) for t in (*inputs, *outputs))
         weighted = sum(t.nbytes * reach for t, reach in zip(inputs, reaches, strict=True))
@@ -128,13 +128,12 @@ def _count_work(function: OpOverload, args: tuple, kwargs: dict, result: object,
         flops=int(formula(*args, **kwargs, out_val=result)) if formula else 0,
         new_tensors=max(1, len(new)),
     )
-    if name in _NEVER_TOUCHED or not (new or modified):
+    if name in _ALLOCATIONS or not (new or modified):
         return work
     sizes = [t.numel() for t in (*inputs, *outputs)]
     elements = sum(t.numel() for t in args[0]) if name.startswith("_foreach_") else max(sizes)
-    return replace(
-        work, bytes=_count_bytes(name, inputs, new, modified), elements=elements, new_bytes=_bytes_of_views(new)
-    )
+    size = _count_bytes(name, inputs, new, modified)
+    return replace(work, bytes=size, elements=elements, new_bytes=_bytes_of_views(new))
 
 
 def list_tensors(tree: object) -> list[torch.Tensor]:
@@ -161,15 +160,15 @@ def _find_modified(function: OpOverload, args: tuple, kwargs: dict) -> list[torc
 
 def _count_bytes(name: str, inputs: list, new: list, modified: list) -> int:
     bytes_written = _bytes_of_views(new) + _bytes_of_views(modified)
-    if name in _SHAPE_ONLY:
+    if name in _SHAPE_READERS:
         inputs = inputs[:1] + inputs[2:]
-    if name in _ONLY_WRITTEN:
+    if name in _OVERWRITES:
         unread = {id(t) for t in modified}
         return bytes_written + _bytes_of_views(t for t in inputs if id(t) not in unread)
     # With a mask as index, all elements are read, so only indices by number are counted here.
     if name == "index_put_" and all(t.dtype is not torch.bool for t in inputs[1:-1]):
         return _bytes_of_views(inputs[1:]) + min(_bytes_of_views(modified), inputs[-1].nbytes)
-    if name in _GATHERING:
+    if name in _GATHERS:
         rest = _bytes_of_views(inputs[1:])
         return bytes_written + rest + min(_bytes_of_views(inputs[:1]), bytes_written + rest)
     return bytes_written + _bytes_of_views(inputs)
@@ -184,15 +183,15 @@ def _bytes_of_views(tensors: Iterable[torch.Tensor]) -> int:
 def _classify(operator: str, args: tuple) -> Work:
     """The work's kernel, size and rows. The kernel's name ends in the layout of the arguments if its rate depends on that."""
     name = operator.removeprefix("_foreach_").removesuffix("_")
-    name = _OTHER_NAMES.get(name, name)
-    if operator in _FACTORS:
-        return _classify_product(name, *args[_FACTORS[operator] : _FACTORS[operator] + 2])
+    name = _KERNEL_NAMES.get(name, name)
+    if operator in _FACTOR_INDICES:
+        return _classify_product(name, *args[_FACTOR_INDICES[operator] : _FACTOR_INDICES[operator] + 2])
     if operator == _NORM:
         return _classify_norm(*args)
     pictures = [t for t in args if isinstance(t, torch.Tensor) and t.dim() == 4]
     if pictures and args[0] is pictures[0]:
         name += _suffix_for_pictures(operator, pictures)
-    return Work(name, size=sqrt(args[_FILTERS[operator]].numel()) if operator in _FILTERS else 1.0)
+    return Work(name, size=sqrt(args[_FILTER_INDICES[operator]].numel()) if operator in _FILTER_INDICES else 1.0)
 
 
 def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> Work:
@@ -204,15 +203,15 @@ def _classify_product(name: str, left: torch.Tensor, right: torch.Tensor) -> Wor
 def _classify_norm(x: torch.Tensor, order: float = 2, dims: Sequence[int] | None = None, *_) -> Work:
     dims = dims or ()  # none: over all
     is_strided = min((x.stride(dim) for dim in dims if x.shape[dim] > 1), default=1) > 1
-    return Work(_NORM + (STRIDED if is_strided else ""), size=float(prod(x.shape[dim] for dim in dims)))
+    return Work(_NORM + (STRIDED_SUFFIX if is_strided else ""), size=float(prod(x.shape[dim] for dim in dims)))
 
 
 def _suffix_for_pictures(operator: str, pictures: list[torch.Tensor]) -> str:
     channels_last = [t.is_contiguous(memory_format=torch.channels_last) and not t.is_contiguous() for t in pictures]
     channels_first = [t.is_contiguous() for t in pictures if t.shape == pictures[0].shape]
-    if any(channels_last) and any(channels_first) and operator not in _FILTERS:
-        return MIXED
-    channels = pictures[_FILTERS[operator]].shape[:2] if operator in _FILTERS else pictures[0].shape[1:2]
-    by_channels = operator in (*_FILTERS, "native_batch_norm", "native_batch_norm_backward")
+    if any(channels_last) and any(channels_first) and operator not in _FILTER_INDICES:
+        return MIXED_SUFFIX
+    channels = pictures[_FILTER_INDICES[operator]].shape[:2] if operator in _FILTER_INDICES else pictures[0].shape[1:2]
+    by_channels = operator in (*_FILTER_INDICES, "native_batch_norm", "native_batch_norm_backward")
     is_uneven = by_channels and any(count % 16 for count in channels)
-    return (CHANNELS_LAST if channels_last[0] else "") + (UNEVEN if is_uneven else "")
+    return (CHANNELS_LAST_SUFFIX if channels_last[0] else "") + (UNEVEN_SUFFIX if is_uneven else "")

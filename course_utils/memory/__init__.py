@@ -12,7 +12,7 @@ _NAMES = {
     "trace.meter": ("Meter",),
     "trace.phases": ("phase",),
     "planning.plan": ("plan",),
-    "planning.answer": ("Plan",),
+    "planning.result": ("Plan",),
     "step.recipe": ("Recipe",),
     "trace.saved": ("distinct_bytes", "saved_bytes", "saved_list"),
     "trace.state": ("StateSize", "optimizer_state_size"),

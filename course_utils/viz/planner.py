@@ -12,6 +12,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
+from course_utils.memory.formulas.letters import MEANINGS
 from course_utils.memory.planning.need import FITS, needs
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
@@ -28,11 +29,11 @@ CUSTOM_MODEL = "your own (Llama-like)"
 NO_CARD = "no card"
 _DEVICE_OF_CARDS = "cuda"
 _DEVICE_LABEL = "kind of device"
-_CARD_DEVICE_LABEL = "kind of device: the card's"
+_DEVICE_LABEL_OF_CARD = "kind of device: the card's"
 # Below this, bytes without a formula are written as a number.
-_SMALLEST_ROUNDED = 2**10
+_MIN_BYTES_AS_SIZE = 2**10
 # Tokens; rotary positions have no parameters, so that this costs nothing.
-_MAX_TOKENS = 2**16
+_MAX_POSITIONS = 2**16
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class LlamaSizes:
             head_dim=self.width // self.heads,
             intermediate_size=self.inner_width,
             vocab_size=self.vocabulary,
-            max_position_embeddings=_MAX_TOKENS,
+            max_position_embeddings=_MAX_POSITIONS,
         )
 
 
@@ -103,7 +104,7 @@ def planner() -> None:
         """A card runs cuda, so there is nothing to choose beside one."""
         has_card = change["new"] != NO_CARD
         device.disabled = has_card
-        device.description = _CARD_DEVICE_LABEL if has_card else _DEVICE_LABEL
+        device.description = _DEVICE_LABEL_OF_CARD if has_card else _DEVICE_LABEL
         if has_card:
             device.value = _DEVICE_OF_CARDS
 
@@ -135,21 +136,21 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
     nothing is shared, whatever `ranks` says. Where there is no answer, the picture is the sentence that says why.
     """
     try:
-        answer = _answer(model, card, recipe)
+        prediction = _estimate_for(model, card, recipe)
     except CourseError as error:
         return write_sentence(str(error))
-    title = f"{_name_of(model)}: peak {format_bytes(answer.peak)}"
+    title = f"{_name_of(model)}: peak {format_bytes(prediction.peak)}"
     if recipe.get("zero_stage"):
         title += f", on each of {recipe['ranks']} devices"
     memory = None
-    if card != NO_CARD and answer.recipe.device == _DEVICE_OF_CARDS:
+    if card != NO_CARD and prediction.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
-        need = needs(answer.log, answer.recipe.device)
+        need = needs(prediction.log, prediction.recipe.device)
         verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
             title += f"\nIn all {need}"
         title += f", {verdict} on {card}"
-    by_instant = {f"fullest in {phase}": parts for phase, parts in answer.by_instant().items()}
+    by_instant = {f"fullest in {phase}": parts for phase, parts in prediction.by_instant().items()}
     return instants_figure(by_instant, title, memory)
 
 
@@ -159,24 +160,24 @@ def planner_working(model: PlannerModel = "distilbert-base-cased", card: str = N
     Arguments as of `planner_figure`; empty where there is no answer, as the picture then says why.
     """
     try:
-        answer = _answer(model, card, recipe)
+        prediction = _estimate_for(model, card, recipe)
     except CourseError:
         return Markdown("")
-    terms = answer.peak_instant.terms
+    peak = prediction.peak_instant
     with torch.device("meta"):  # its bytes are shards, some of them gathered, where a stage shares parameters out
-        count = models.parameter_count(answer.finder.source.make())
+        count = models.parameter_count(prediction.finder.source.make())
     units = ((f"{three_digits(count / size)} {name}", size) for name, size in (("billion", 1e9), ("million", 1e6)))
     parameters = next((text for text, size in units if count >= size), format_count(count))
-    size = f"{format_bytes(answer.peak)} for a model of {parameters} parameters"
-    head = f"**{answer.peak_instant.name}: {size}**{_with_letters(answer, terms)}. Known from {answer.basis}."
-    if answer.recipe.zero_stage > 1:
+    size = f"{format_bytes(prediction.peak)} for a model of {parameters} parameters"
+    head = f"**{peak.name}: {size}**{_with_letters(prediction, peak.terms)}. Known from {prediction.basis}."
+    if prediction.recipe.zero_stage > 1:
         head += " Its buffers are nearly all whole parameters, which FSDP2 gathers from all devices."
-    sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in terms)
-    rows = [f"| {term.name} | {_formula(term)} | {size} |" for term, size in zip(terms, sizes, strict=True)]
+    sizes = (format_bytes(term.bytes).replace(" ", "\N{NO-BREAK SPACE}") for term in peak.terms)
+    rows = [f"| {term.name} | {_formula(term)} | {size} |" for term, size in zip(peak.terms, sizes, strict=True)]
     return Markdown("\n".join([f"{head}\n", "| what | formula, in bytes | size |", "|:--|:--|--:|", *rows]))
 
 
-def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
+def _estimate_for(model: PlannerModel, card: str, recipe: dict) -> Estimate:
     """The estimate for a choice of the planner's controls; raises `CourseError` where the choice is no recipe."""
     if card != NO_CARD:
         recipe = {"device": _DEVICE_OF_CARDS, **recipe}
@@ -194,7 +195,7 @@ def _answer(model: PlannerModel, card: str, recipe: dict) -> Estimate:
 def _formula(term: Term) -> str:
     """A term's formula, or the size of each block where its bytes have none and the number is too long to be read."""
     block_bytes = term.bytes // term.times
-    if term.letters or abs(block_bytes) < _SMALLEST_ROUNDED:
+    if term.letters or abs(block_bytes) < _MIN_BYTES_AS_SIZE:
         return f"`{term.formula}`"
     return f"{term.times} × {format_bytes(block_bytes)}" if term.times > 1 else ""
 
@@ -210,8 +211,8 @@ def _name_of(model: PlannerModel) -> str:
     return f"{model} (toy, {settings().scale.name} scale)" if model in models.FAMILIES else model
 
 
-def _with_letters(answer: Estimate, terms: Sequence[Term]) -> str:
+def _with_letters(prediction: Estimate, terms: Sequence[Term]) -> str:
     """What the letters in the formulas of `terms` stand for, and no others."""
     letters = set().union(*(term.letters for term in terms))
-    meanings = [f"{x} = {value:,} ({answer.meanings[x]})" for x, value in answer.sizes.items() if x in letters]
+    meanings = [f"{x} = {value:,} ({MEANINGS[x]})" for x, value in prediction.sizes.items() if x in letters]
     return f", with {', '.join(meanings)}" if meanings else ""

@@ -268,7 +268,7 @@ def test_the_settings_of_a_row_come_from_the_stored_plan(config, capsys, monkeyp
     """Without a terminal, a line says once that it takes a while."""
     plan = Mock(wraps=planning.plan)
     monkeypatch.setattr(planning, "plan", plan)
-    monkeypatch.setattr(progress, "LONG", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BEFORE_REMARK", 0.0)
     assert main(["plan", config, *TOO_LARGE]) == 1
     assert capsys.readouterr().err.count("Planning takes") == 1
     for kind, row in (("trl", "1"), ("trl", "2"), ("accelerate", "1")):

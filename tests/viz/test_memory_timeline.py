@@ -9,7 +9,7 @@ from matplotlib.patches import StepPatch
 from course_utils import models, viz
 from course_utils.errors import CourseError
 from course_utils.memory import Meter, Recipe, Usage, Workload
-from course_utils.memory.trace.log import Piece
+from course_utils.memory.trace.log import Event, Piece
 from course_utils.units import MiB
 from course_utils.viz.style import COLORS
 
@@ -25,9 +25,16 @@ def usage():
         piece(30 * MiB, "activations"),
         piece(5 * MiB, "backward temporaries"),
     )
-    changes = [(0, -1, "forward"), (30 * MiB, 1, "forward"), (0, -1, "backward"), (5 * MiB, 2, "backward")]
-    changes += [(-30 * MiB, 1, "backward"), (-5 * MiB, 2, "backward"), (0, -1, "update")]
-    return Usage(pieces, tuple(changes))
+    events = [
+        Event(0, -1, "forward"),
+        Event(30 * MiB, 1, "forward"),
+        Event(0, -1, "backward"),
+        Event(5 * MiB, 2, "backward"),
+        Event(-30 * MiB, 1, "backward"),
+        Event(-5 * MiB, 2, "backward"),
+        Event(0, -1, "update"),
+    ]
+    return Usage(pieces, tuple(events))
 
 
 def areas(figure) -> dict[str, float]:
@@ -79,7 +86,7 @@ def test_phases_stand_along_the_top_and_only_kinds_in_use_in_the_legend():
 
 
 def test_names_of_narrow_phases_stand_upright_and_the_narrowest_are_left_out():
-    events = [(0, -1, f"phase {n}") for n in range(10) for _ in range(100)] + [(0, -1, "blink")]
+    events = [Event(0, -1, f"phase {n}") for n in range(10) for _ in range(100)] + [Event(0, -1, "blink")]
     names = names_of_phases(viz.timeline_figure(Usage((piece(MiB, "parameters", True),), tuple(events)))[0])
     assert {name.get_rotation() for name in names} == {90}
     assert [name.get_text() for name in names] == [f"phase {n}" for n in range(10)]

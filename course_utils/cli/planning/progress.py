@@ -2,18 +2,14 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from course_utils.memory.planning.need import TIGHT
-from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import Plan, Progress, Row
 
-if TYPE_CHECKING:
-    from course_utils.memory.planning.answer import Plan, Row
-
-LONG = 5.0
+SECONDS_BEFORE_REMARK = 5.0
 """Seconds after which, without a terminal, a line says how long a plan takes."""
 # Seconds between the next lines.
-_INTERVAL = 30.0
+_SECONDS_BETWEEN_LINES = 30.0
 
 
 class StderrProgress(Progress):
@@ -31,19 +27,19 @@ class StderrProgress(Progress):
         activity = f"{self.verdict}{activity}"
         if self.is_terminal and passed > 1:
             note(f"\r\033[K{passed:.0f} s: {activity}", end="")
-        elif passed > LONG and not self.last_line:
+        elif passed > SECONDS_BEFORE_REMARK and not self.last_line:
             self.last_line = passed
             note("Planning takes half a minute for most models, minutes for some. The answer is then cached.")
-        elif self.last_line and passed > self.last_line + _INTERVAL:
+        elif self.last_line and passed > self.last_line + _SECONDS_BETWEEN_LINES:
             self.last_line = passed
             note(f"{passed:.0f} s: {activity}")
 
-    def show_verdict(self, plan: "Plan") -> None:
+    def show_verdict(self, plan: Plan) -> None:
         """Print the verdict."""
         self.verdict = f"it {plan.verdict.replace(TIGHT, f'is {TIGHT}')}; "
         self._show(plan.headline)
 
-    def show_row(self, row: "Row") -> None:
+    def show_row(self, row: Row) -> None:
         """Print a row that fits."""
         self._show(row.headline)
 

@@ -50,8 +50,9 @@ class Question:
 
         reading = read(arguments.model, arguments.launch, arguments.ranks).override(_fields_in(arguments))
         if arguments.data:
-            reading.unmodeled.pop("sequence", None)
-            reading.provenance["sequence"] = str(arguments.data)
+            unmodeled = {key: unmodeled for key, unmodeled in reading.unmodeled.items() if key != "sequence"}
+            provenance = reading.provenance | {"sequence": str(arguments.data)}
+            reading = replace(reading, unmodeled=unmodeled, provenance=provenance)
         return cls(arguments, reading.model, reading if reading.fields else None)
 
     @property
@@ -89,13 +90,13 @@ class Question:
         if "context_parallel" in values:
             values.setdefault("ranks", values["context_parallel"])
         if arguments.global_batch:
-            a_round = values.get("batch", Recipe.batch) * values.get("ranks", 1) // values.get("context_parallel", 1)
-            if arguments.global_batch % a_round:
+            round_size = values.get("batch", Recipe.batch) * values.get("ranks", 1) // values.get("context_parallel", 1)
+            if arguments.global_batch % round_size:
                 raise CourseError(
-                    f"A global batch of {arguments.global_batch} does not divide into rounds of {a_round}, one micro-batch "
+                    f"A global batch of {arguments.global_batch} does not divide into rounds of {round_size}, one micro-batch "
                     "per rank; change --global-batch or --batch."
                 )
-            values["accumulation"] = arguments.global_batch // a_round
+            values["accumulation"] = arguments.global_batch // round_size
         return Recipe(**values)
 
     @cached_property

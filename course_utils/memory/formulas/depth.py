@@ -11,11 +11,11 @@ import numpy as np
 
 from course_utils.memory.trace.log import Label, Log, without_block_numbers
 
-_LISTS = ("aten.stack.default", "aten.cat.default")
+_LIST_OPERATORS = ("aten.stack.default", "aten.cat.default")
 
 
 @dataclass(frozen=True)
-class Depth:
+class DepthRule:
     """The rule by which the log of three blocks becomes that of more: each of its `stretches` is repeated for each further block.
 
     If the logs of two and of three blocks are `a B B c` and `a B B B c`, the stretch is one B, and the log of five blocks is
@@ -28,7 +28,7 @@ class Depth:
     is_sure: bool
 
     @classmethod
-    def between(cls, two: Log, three: Log) -> "Depth | None":
+    def between(cls, two: Log, three: Log) -> "DepthRule | None":
         """The rule from the logs of two and of three blocks; None if the second is not the first with insertions."""
         pairs = _pair_runs(two, three)
         if pairs is None:
@@ -132,7 +132,7 @@ def _comparable_events(log: Log, run: slice) -> list[tuple[int, Label]]:
     """Changes and labels in which equal blocks are equal: without their numbers, and without sizes that grow with the blocks."""
 
     def comparable(change: int, label: Label) -> int:
-        return (change > 0) - (change < 0) if label.operator in _LISTS and abs(change) < 4096 else change
+        return (change > 0) - (change < 0) if label.operator in _LIST_OPERATORS and abs(change) < 4096 else change
 
     events = zip(log.changes[run].tolist(), log.labels[run], strict=True)
     return [(comparable(change, label), without_block_numbers(label)) for change, label in events]

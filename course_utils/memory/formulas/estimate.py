@@ -16,12 +16,12 @@ from course_utils.units import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from course_utils.memory.formulas.finder import Finder
+    from course_utils.memory.formulas.finder import FormulaFinder
     from course_utils.memory.formulas.named import NamedModel
     from course_utils.memory.step.model import ModelLike
     from course_utils.memory.step.workload import Workload
 
-_PRINTED_TERMS = 5
+_MAX_PRINTED_TERMS = 5
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Estimate:
     recipe: Recipe
     log: Log = field(repr=False)
     basis: str  # what the figures come from: a dry run, or formulas, and how those were confirmed
-    finder: "Finder | NamedModel" = field(repr=False)
+    finder: "FormulaFinder | NamedModel" = field(repr=False)
 
     @property
     def peak(self) -> int:
@@ -105,7 +105,7 @@ class Estimate:
     def instants(self) -> tuple[Instant, ...]:
         """The fullest moment of each phase, in the order of the step."""
         instants = []
-        for phase, index in self.log.fullest().items():
+        for phase, index in self.log.fullest_index_by_phase().items():
             label = self.log.labels[index]
             in_use = self.log.by_kind(index)
             by_kind = {kind: in_use[kind] for kind in KINDS if kind in in_use}
@@ -126,11 +126,6 @@ class Estimate:
     def sizes(self) -> dict[str, int]:
         """The values of the letters in the formulas."""
         return {"b": self.recipe.batch, "s": self.recipe.sequence, **self.finder.sizes}
-
-    @property
-    def meanings(self) -> dict[str, str]:
-        """The meaning of each letter of the formulas."""
-        return {letter: MEANINGS[letter] for letter in self.sizes}
 
     def by_instant(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at each instant, as `viz.instants_figure` draws them."""
@@ -157,7 +152,7 @@ class Estimate:
 
     def __str__(self):
         peak = self.peak_instant
-        largest, smaller = peak.terms[:_PRINTED_TERMS], peak.terms[_PRINTED_TERMS:]
+        largest, smaller = peak.terms[:_MAX_PRINTED_TERMS], peak.terms[_MAX_PRINTED_TERMS:]
         rows = [(term.bytes, f"{term.name} = {term.formula}" if term.letters else term.name) for term in largest]
         if smaller:
             rows.append((sum(term.bytes for term in smaller), f"in {len(smaller)} smaller terms; .working() shows all"))
@@ -242,7 +237,7 @@ def estimate(model: "ModelLike", recipe: Recipe = Recipe(), *, batch: Callable |
     return estimate_from(finder_of(source, recipe), recipe)
 
 
-def estimate_from(finder: "Finder", recipe: Recipe) -> Estimate:
+def estimate_from(finder: "FormulaFinder", recipe: Recipe) -> Estimate:
     """The estimate of `recipe` by the formulas or dry runs of `finder`."""
     log, basis = finder.log(recipe.batch, recipe.sequence)
     return Estimate(finder.source.name, recipe, log, basis, finder)

@@ -12,15 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from course_utils.errors import CourseError
-from course_utils.memory.formulas.depth import Depth
-from course_utils.memory.formulas.letters import (
-    DENOMINATOR,
-    MONOMIALS,
-    Polynomial,
-    factor_into_letters,
-    siblings,
-    sizes_of,
-)
+from course_utils.memory.formulas.depth import DepthRule
+from course_utils.memory.formulas.letters import DENOMINATOR, MONOMIALS, Polynomial, factor_number, siblings, sizes_of
 from course_utils.memory.formulas.trial import Trial, keys_of, run_few_batches, try_recipe
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
@@ -28,8 +21,8 @@ from course_utils.memory.trace.log import Label, Log, block_of
 
 # Of `MONOMIALS`: those in b alone, those in s alone, and those that seven sizes can tell apart.
 _BATCH_COLUMNS, _LENGTH_COLUMNS, _COLUMNS_WITHOUT_B2 = (0, 1, 6), (0, 2, 4), range(6)
-_IN_PRIMES = (23, 32 * 29)
-"""Batch and length of the dry run that finds letters: primes that occur in no other size, and 32 for kernels that round."""
+# Batch and length of the dry run that finds letters: primes that occur in no other size, and 32 for kernels that round.
+_PRIME_BATCH, _PRIME_LENGTH = 23, 32 * 29
 # A size takes one or two dry runs, and formulas take seven. To print an estimate, formulas are found at once.
 _SIZES_BEFORE_FORMULAS = 3
 _POSITIONS = ("max_position_embeddings", "max_target_positions")
@@ -45,7 +38,7 @@ class Formulas:
     coefficients: np.ndarray  # a row an event, a column for each of `MONOMIALS`
     labels: tuple[Label, ...]
     grain: int
-    depth: Depth | None  # if there is one, the polynomials are those of a model of three blocks
+    depth: DepthRule | None  # if there is one, the polynomials are those of a model of three blocks
     first: Trial  # the first dry run of the whole model
     run_count: int
     confirmed: list[tuple[int, int]]
@@ -107,7 +100,7 @@ def fit(logs: dict[tuple[int, int], Log], columns: Iterable[int] = _COLUMNS_WITH
 
 
 @dataclass
-class Finder:
+class FormulaFinder:
     """The dry runs of one model by one recipe at any batch and length, and the formulas found from them."""
 
     source: Source
@@ -117,7 +110,7 @@ class Finder:
     """By `(is_single, length)`, since PyTorch leaves some copies out for one example; a length of None is for all lengths."""
     _in_letters: dict[Formulas, list[Polynomial]] = field(default_factory=dict)
 
-    def with_recipe(self, recipe: Recipe) -> "Finder":
+    def with_recipe(self, recipe: Recipe) -> "FormulaFinder":
         """The finder of the same model for another recipe; this one if only batch or length differ."""
         return self if replace(recipe, batch=1, sequence=1) == self.recipe else finder_of(self.source, recipe)
 
@@ -186,7 +179,7 @@ class Finder:
                 self.by_regime[is_single, length] = None
         return self.by_regime[is_single, length]
 
-    def _run_small(self, b: int, s: int, depth: Depth | None) -> Log:
+    def _run_small(self, b: int, s: int, depth: DepthRule | None) -> Log:
         source = self.source if depth is None else self.source.with_blocks(3)
         return run_few_batches(source, replace(self.recipe, batch=b, sequence=s)).log
 
@@ -206,7 +199,7 @@ class Finder:
     def _fit_formulas(self, is_single: bool, first: Trial, length: int | None) -> Formulas | None:
         """Formulas for all lengths, or for `length` alone, from dry runs at small sizes; None if no polynomials give these."""
         sizes, columns = self._choose_sizes(is_single, length)
-        depth = Depth.between(*(log.plain for log in first.smaller)) if first.smaller else None
+        depth = DepthRule.between(*(log.plain for log in first.smaller)) if first.smaller else None
         logs = {(b, s): self._run_small(b, s, depth) for b, s in sizes[:2]}
         # If the length does not matter, formulas depend on the batch alone.
         if not (is_single or length) and np.array_equal(*(log.plain.changes for log in logs.values())):
@@ -263,9 +256,9 @@ class Finder:
 
     def _run_in_primes(self, formulas: Formulas, batch: int) -> tuple[np.ndarray | None, dict[str, int]]:
         """Changes of the same events in a model whose sizes are primes, and its sizes by letter; None if there is none."""
-        b, s = (1 if batch == 1 else _IN_PRIMES[0]), _IN_PRIMES[1]
+        b, s = (1, _PRIME_LENGTH) if batch == 1 else (_PRIME_BATCH, _PRIME_LENGTH)
         for config, primes in siblings(self.source.config) if self.sizes else ():
-            finder = Finder(self.source.with_config(config), self.recipe)
+            finder = FormulaFinder(self.source.with_config(config), self.recipe)
             try:
                 log = finder._run_small(b, s, formulas.depth).plain
             except CourseError:  # sizes that do not suit this kind of model
@@ -285,25 +278,21 @@ def _spell_event(row: np.ndarray, in_primes: int | None, primes: dict[str, int],
         column = columns[0]
         i, j = MONOMIALS[column]
         rest = Fraction(in_primes, int(powers(primes["b"], primes["s"])[column]))
-        letters = factor_into_letters(rest, {x: size for x, size in primes.items() if x not in "bs"})
+        letters = factor_number(rest, {x: size for x, size in primes.items() if x not in "bs"})
         if letters is not None and letters.value(sizes) == abs(Fraction(row[column]).limit_denominator(DENOMINATOR)):
             ((powers_of, factor),) = letters.terms
             return Polynomial.monomial(factor, **dict(powers_of), b=i, s=j)
     # Positive if allocated, negative if freed; not at b = s = 1, where shifted labels are empty.
-    size = row @ powers(2, 3)
-    parts = [
-        Polynomial.monomial(
-            abs(Fraction(value).limit_denominator(DENOMINATOR)) * (1 if value * size > 0 else -1), b=i, s=j
-        )
-        for value, (i, j) in zip(row.tolist(), MONOMIALS, strict=True)
-    ]
+    sign = 1 if row @ powers(2, 3) > 0 else -1
+    factors = (sign * Fraction(value).limit_denominator(DENOMINATOR) for value in row.tolist())
+    parts = (Polynomial.monomial(factor, b=i, s=j) for factor, (i, j) in zip(factors, MONOMIALS, strict=True))
     return sum(parts, Polynomial())
 
 
-_finders: dict[tuple, Finder] = {}
+_finders: dict[tuple, FormulaFinder] = {}
 
 
-def finder_of(source: Source, recipe: Recipe) -> Finder:
+def finder_of(source: Source, recipe: Recipe) -> FormulaFinder:
     """This process's finder of a model and a recipe; a new one for a module or a function, since these have no key."""
-    finder = Finder(source, replace(recipe, batch=1, sequence=1))
+    finder = FormulaFinder(source, replace(recipe, batch=1, sequence=1))
     return finder if source.key is None else _finders.setdefault((*keys_of(source, recipe), finder.recipe), finder)

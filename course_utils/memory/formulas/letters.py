@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-NAMES = {
+CONFIGURED_NAMES = {
     "h": ("hidden_size", "n_embd", "dim", "d_model"),
     "f": ("intermediate_size", "n_inner", "hidden_dim", "d_ff", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
     "V": ("vocab_size",),
@@ -88,11 +88,16 @@ def _product(key: Monomial, factor: Fraction) -> str:
     return f"{factor.numerator}·{letters}" + (f"/{factor.denominator}" if factor.denominator > 1 else "")
 
 
+def _fields_for(letter: str, config: "PretrainedConfig") -> list[str]:
+    """The names under which a configuration has the size of this letter."""
+    return [name for name in CONFIGURED_NAMES[letter] if type(getattr(config, name, None)) is int]
+
+
 def sizes_of(config: "PretrainedConfig") -> dict[str, int]:
     """The letters of a configuration and their values; `k` only where it differs from `a`."""
     sizes = {}
-    for letter, names in NAMES.items():
-        values = {getattr(config, name) for name in names if type(getattr(config, name, None)) is int}
+    for letter in CONFIGURED_NAMES:
+        values = {getattr(config, name) for name in _fields_for(letter, config)}
         if len(values) == 1:
             sizes[letter] = values.pop()
     if sizes.get("k") == sizes.get("a"):
@@ -117,13 +122,12 @@ def siblings(config: "PretrainedConfig") -> Iterator[tuple["PretrainedConfig", d
         primes = {letter: primes[letter] for letter in sizes}
         sibling = deepcopy(config)
         for letter, value in ({"k": primes["a"]} | primes).items():
-            for name in NAMES[letter]:
-                if type(getattr(sibling, name, None)) is int:
-                    setattr(sibling, name, value)
+            for name in _fields_for(letter, sibling):
+                setattr(sibling, name, value)
         yield sibling, primes
 
 
-def factor_into_letters(number: Fraction | int, primes: Mapping[str, int]) -> Polynomial | None:
+def factor_number(number: Fraction | int, primes: Mapping[str, int]) -> Polynomial | None:
     """The product of letters that is `number` at the sizes `primes`; the largest letters are divided out first.
 
     None if the factor that is left is too large to be one.

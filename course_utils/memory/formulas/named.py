@@ -15,21 +15,21 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from course_utils.memory.formulas.depth import Depth
+from course_utils.memory.formulas.depth import DepthRule
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.letters import DENOMINATOR, LENGTH_STEP, MONOMIALS, Polynomial
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
 if TYPE_CHECKING:
-    from course_utils.memory.formulas.finder import Finder
+    from course_utils.memory.formulas.finder import FormulaFinder
 
-FILE = Path(__file__).with_name("named.zip")
+ARCHIVE = Path(__file__).with_name("named.zip")
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """What an `Estimate` by shipped formulas has in place of a `Finder` and its `Source`; terms are numbers, without letters."""
+    """What an `Estimate` by shipped formulas has in place of a finder and its `Source`; terms are numbers, without letters."""
 
     name: str
     remarks: list[str]
@@ -50,7 +50,7 @@ class NamedModel:
         """The size of each event as a number of bytes."""
         return [Polynomial.monomial(abs(change)) for change in log.changes.tolist()]
 
-    def with_recipe(self, recipe: Recipe) -> "Finder":
+    def with_recipe(self, recipe: Recipe) -> "FormulaFinder":
         """The finder of this model, which makes dry runs and so needs torch."""
         from course_utils.memory.formulas.finder import finder_of
         from course_utils.memory.step.model import source_of
@@ -70,6 +70,7 @@ class StoredTrial:
     recipe: Recipe
     log: Log
     host: Log
+    basis: str
     seconds: float = nan
     sent: int = 0
 
@@ -77,13 +78,13 @@ class StoredTrial:
 @cache
 def _member(name: str) -> dict:
     """The archive's member for a model; an empty dictionary if it has none."""
-    with ZipFile(FILE) as archive:
+    with ZipFile(ARCHIVE) as archive:
         return json.loads(archive.read(f"{name}.json")) if f"{name}.json" in archive.namelist() else {}
 
 
 def models() -> Iterator[str]:
     """The names of the models in the archive."""
-    with ZipFile(FILE) as archive:
+    with ZipFile(ARCHIVE) as archive:
         yield from (Path(member).stem for member in archive.namelist())
 
 
@@ -121,11 +122,11 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
         growth[int(index)] = size
     labels = tuple(Label(*member["labels"][label]) for _, label in packed["events"])
     three = Log(sizes[[row for row, _ in packed["events"]]], labels, packed["grain"])
-    depth = Depth(tuple(map(tuple, packed["repeated"])), growth, is_sure=True)
+    depth = DepthRule(tuple(map(tuple, packed["repeated"])), growth, is_sure=True)
     log = depth.deepen(three, member["blocks"])
     if recipe.accumulation > 2:
         log = log.with_micro_batches(recipe.accumulation - 2)
     model = NamedModel(name, member["remarks"], member["blocks"], member["positions"])
     basis = f"formulas shipped with the package ({member['versions']})"
     host = Log(np.array([packed["host"]]), Log.empty().labels)
-    return StoredTrial(recipe, log, host), Estimate(name, recipe, log, basis, model)
+    return StoredTrial(recipe, log, host, basis), Estimate(name, recipe, log, basis, model)

@@ -9,10 +9,10 @@ from math import nan
 
 import numpy as np
 
-from course_utils.distributed.traffic import counted
+from course_utils.distributed.traffic import Traffic, counted
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, OperatorWatch
-from course_utils.memory.formulas.depth import Depth
+from course_utils.memory.formulas.depth import DepthRule
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
@@ -53,7 +53,7 @@ class Trial:
     @cached_property
     def kinds_by_phase(self) -> dict[str, dict[str, int]]:
         """Bytes by kind at the fullest instant of each phase."""
-        return {phase: self.log.by_kind(index) for phase, index in self.log.fullest().items()}
+        return {phase: self.log.by_kind(index) for phase, index in self.log.fullest_index_by_phase().items()}
 
 
 def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:
@@ -81,8 +81,8 @@ def _extrapolate_blocks(source: Source, recipe: Recipe, machine: Machine | None,
     except CourseError:
         # The error may name blocks by wrong numbers; if the whole model fails too, its own error is raised.
         return None
-    depth = Depth.between(two.log, three.log)
-    depth_on_host = Depth.between(two.host, three.host)
+    depth = DepthRule.between(two.log, three.log)
+    depth_on_host = DepthRule.between(two.host, three.host)
     if depth is None or depth_on_host is None:
         return None
     if not depth.is_sure:
@@ -129,9 +129,9 @@ def run_few_batches(source: Source, recipe: Recipe, machine: Machine | None = No
     return replace(trial, **_extrapolate_counts(of_one, of_two, further))
 
 
-MOST_RECALLED = 128
+MAX_RECALLED_TRIALS = 128
 """The most dry runs that a process keeps."""
-_recalled: dict[tuple, Trial] = {}
+_recalled_trials: dict[tuple, Trial] = {}
 
 
 def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> Trial:
@@ -139,15 +139,15 @@ def _recall_or_run(source: Source, recipe: Recipe, machine: Machine | None) -> T
     if source.key is None:
         return run_step(source, recipe, machine)
     key = *keys_of(source, recipe), recipe, repr(machine)
-    if key not in _recalled:
-        if len(_recalled) == MOST_RECALLED:
-            del _recalled[next(iter(_recalled))]
-        _recalled[key] = run_step(source, recipe, machine)
-    return _recalled[key]
+    if key not in _recalled_trials:
+        if len(_recalled_trials) == MAX_RECALLED_TRIALS:
+            del _recalled_trials[next(iter(_recalled_trials))]
+        _recalled_trials[key] = run_step(source, recipe, machine)
+    return _recalled_trials[key]
 
 
 # Dry runs of a step, until one has no gradients where the one before had none.
-_MOST_RUNS = 5
+_MAX_RUNS = 5
 
 
 def run_step(source: Source, recipe: Recipe, machine: Machine | None = None) -> Trial:
@@ -157,14 +157,14 @@ def run_step(source: Source, recipe: Recipe, machine: Machine | None = None) -> 
     `CourseError` if they are others each time.
     """
     idle: frozenset[str] = frozenset()
-    for _ in range(_MOST_RUNS):
+    for _ in range(_MAX_RUNS):
         workload = Workload(source, recipe, idle=idle)
         trial = _run_workload(workload, machine)
         if workload.seen_idle == idle:
             return trial
         idle = workload.seen_idle
     raise CourseError(
-        f"In each of {_MOST_RUNS} dry runs other parameters got no gradient; let the model use the same ones in every step."
+        f"In each of {_MAX_RUNS} dry runs other parameters got no gradient; let the model use the same ones in every step."
     )
 
 
@@ -172,30 +172,35 @@ def _run_workload(workload: Workload, machine: Machine | None) -> Trial:
     recipe = workload.recipe
     watch = OperatorWatch(HOST if recipe.device == "cuda" else None)
     clock: Counter = Counter()
-    traffic: dict[str, tuple[int, int]] = {}
-    counts = []
+    counts: list[Traffic] = []
 
     @contextmanager
-    def timed(phase: str) -> Iterator[None]:
+    def add_seconds(phase: str) -> Iterator[None]:
         begin = len(watch.operators)
         yield
         for name, work in watch.operators[begin:]:
             clock[phase, name] += machine.seconds(work)
 
     @contextmanager
-    def watched() -> Iterator[None]:
+    def watch_step() -> Iterator[None]:
         with ExitStack() as stack:
             if recipe.ranks > 1:
                 counts.append(stack.enter_context(counted()))
             if machine is not None:
                 stack.enter_context(watch)
-                stack.enter_context(observe_phases(timed))
+                stack.enter_context(observe_phases(add_seconds))
             yield
 
     prime = workload.prime
-    usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watched)
+    usage = dry_run(workload.build, workload.step, recipe.device, ranks=recipe.ranks, prime=prime, watch=watch_step)
     host = Log.empty() if usage.host is None else Log.from_usage(usage.host)
-    for entry in (entry for count in counts for entry in count.entries):
-        size, messages = traffic.get(entry.collective, (0, 0))
-        traffic[entry.collective] = size + entry.sent, messages + entry.messages
-    return Trial(recipe, Log.from_usage(usage), host, clock, traffic)
+    return Trial(recipe, Log.from_usage(usage), host, clock, _sum_traffic(counts))
+
+
+def _sum_traffic(counts: list[Traffic]) -> dict[str, tuple[int, int]]:
+    traffic: dict[str, tuple[int, int]] = {}
+    for count in counts:
+        for entry in count.entries:
+            size, messages = traffic.get(entry.collective, (0, 0))
+            traffic[entry.collective] = size + entry.sent, messages + entry.messages
+    return traffic

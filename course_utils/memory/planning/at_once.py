@@ -7,7 +7,6 @@ from itertools import product
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
 from course_utils.memory.formulas.named import bounds_of, look_up
-from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row
 from course_utils.memory.planning.changes import (
     CHANGES,
     LORA,
@@ -21,20 +20,21 @@ from course_utils.memory.planning.changes import (
 )
 from course_utils.memory.planning.largest import largest_that_fits
 from course_utils.memory.planning.need import FITS, fits, needs
+from course_utils.memory.planning.result import LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
 # Names of changes of the optimizer and of what is trained, by the other changes with which they are combined.
-_TRAINING = {
+_BASES = {
     (): ("", "8-bit AdamW", "Adafactor", "optimizer on the host", LORA, "QLoRA of rank 16"),
     ("autocast",): ("", "8-bit AdamW", "Adafactor", "QLoRA of rank 16"),
     ("all in bfloat16",): ("", "8-bit AdamW", "paged 8-bit AdamW", "4-bit AdamW", "Adafactor", "optimizer on the host",
                            f"{LORA} on q_proj and v_proj", LORA, "QLoRA of rank 16"),
     ("all in bfloat16", "update within backward"): ("paged 8-bit AdamW", "Adafactor", "SGD"),
 }  # fmt: skip
-_MILD = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
-_ALL = [{*base, name, *mild} - {""} for base, names in _TRAINING.items() for name in names for mild in _MILD]
+_MILD_SETS = tuple(product(("", "gradient checkpointing"), ("", "micro-batch of 1")))
+_NAME_SETS = [{*base, name, *mild} - {""} for base, names in _BASES.items() for name in names for mild in _MILD_SETS]
 # Sets of names of common changes that go together, the least disturbing first.
-_COMBINATIONS = sorted(filter(None, _ALL), key=disturbance)
+_COMBINATIONS = sorted(filter(None, _NAME_SETS), key=disturbance)
 
 
 def known_recipes() -> Iterator[Recipe]:
@@ -67,11 +67,11 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:
             continue
         if fits(trial.log, recipe.device, memory):
-            rows.append(Row.from_trial(plan, changes, trial, estimate.basis))
+            rows.append(Row.from_trial(plan, changes, trial))
         else:
             tight.append((changes, trial))
     by_peak = sorted(gentler_than(rows, tight), key=lambda pair: (pair[1].log.peak, [c.name for c in pair[0]]))
-    nearest = Row.from_trial(plan, *by_peak[0], estimate.basis) if by_peak else None
+    nearest = Row.from_trial(plan, *by_peak[0]) if by_peak else None
     return replace(plan, rows=tuple(least_disturbing(rows)), nearest=nearest)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from course_utils.memory.step.recipe import ADAMW, Recipe
 
 if TYPE_CHECKING:
-    from course_utils.memory.planning.answer import Row
+    from course_utils.memory.planning.result import Row
 
 T = TypeVar("T")
 # The number of rows of a level after which no more are looked for, and the number of rows of a plan.
@@ -109,9 +109,7 @@ def is_full(rows: "Iterable[Row]", level: int) -> bool:
     return sum(row.level == level for row in rows) >= _MAX_ROWS_OF_LEVEL
 
 
-def gentler_than(
-    rows: "Iterable[Row]", tight: Iterable[tuple[Sequence[Change], T]]
-) -> list[tuple[Sequence[Change], T]]:
+def gentler_than(rows: "Iterable[Row]", tight: list[tuple[Sequence[Change], T]]) -> list[tuple[Sequence[Change], T]]:
     """The pairs of `tight` whose changes have a lower level than all `rows`; each pair begins with its changes."""
     gentlest = min((row.level for row in rows), default=inf)
     return [(changes, need) for changes, need in tight if level_of(changes) < gentlest]

@@ -14,12 +14,12 @@ FRESH_ADDRESSES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Environment variables for torchrun, which would else keep one store for its workers through all restarts. A restarted worker
 may read an old address there, and a node that replaces a lost one waits for an address that is not written again (PyTorch's issue
 135712)."""
-ANEW = "=".join(*FRESH_ADDRESSES.items())
+ADDRESS_VARIABLE = "=".join(*FRESH_ADDRESSES.items())
 DATA, OUT = "text.txt", "runs"
 _STEPS = 1000
 _MODULE = ["-m", "--", "course_utils.cli", "train"]
 
-OWN_LOOP = {
+OWN_LOOP_CALLS = {
     "attention": "attn_implementation of Transformers' from_config",
     "zero_grad": "optimizer.zero_grad between forward and backward, or with set_to_none=False",
     "label_smoothing": "torch.nn.functional.cross_entropy(…, label_smoothing=…)",
@@ -63,7 +63,7 @@ def torchrun_command(model: str, recipe: Recipe, nodes: int = 1) -> str:
     lines = [
         f"# First, on a node that all others reach: python -m course_utils.script.store --host 0.0.0.0 --port {PORT}",
         "# Then this on each node, with the first node's name for HOST and a new word for each run as ID:",
-        f"{ANEW} {_torchrun_call(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
+        f"{ADDRESS_VARIABLE} {_torchrun_call(recipe, nodes, str(nodes), 'HOST', 'ID')} {train}",
     ]
     return "\n".join([*remarks(model, recipe), *lines])
 
@@ -94,7 +94,7 @@ def slurm_file(model: str, recipe: Recipe, nodes: int = 1) -> str:
         torchrun=_torchrun_call(recipe, nodes, '"$SLURM_JOB_NUM_NODES"', '"$first"', '"$SLURM_JOB_ID"'),
         files=files,
         remarks="\n".join(notes),
-        anew=ANEW,
+        address_variable=ADDRESS_VARIABLE,
         port=PORT,
     )
 
@@ -173,10 +173,10 @@ def _refuse_what_has_no_flag(recipe: Recipe) -> None:
             f"{recipe.optimizer} does not go with zero_stage={recipe.zero_stage} in course train: it looks at whole tensors, or "
             "is no optimizer of torch's, as ZeRO-1 wants; take an AdamW, or no ZeRO."
         )
-    unknown = [name for name in plain_recipe(recipe) if name in OWN_LOOP]
+    unknown = [name for name in plain_recipe(recipe) if name in OWN_LOOP_CALLS]
     if unknown:
         values = " and ".join(f"{name}={getattr(recipe, name)!r}" for name in unknown)
-        parts = " and ".join(OWN_LOOP[name] for name in unknown)
+        parts = " and ".join(OWN_LOOP_CALLS[name] for name in unknown)
         raise CourseError(f"course train has no flag for {values}; write a loop of your own with {parts}.")
 
 

@@ -8,7 +8,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
-from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import Progress
 from course_utils.memory.planning.search import try_each
 from course_utils.memory.step.model import ModelLike, source_of
 from course_utils.memory.step.recipe import Recipe
@@ -78,16 +78,14 @@ def contradictions(recipes: Sequence[Recipe]) -> dict[str, list[tuple[str, str]]
 
     Each change of a pair alone can be applied to one of `recipes`, and both together cannot.
     """
-    by_sentence: dict[str, list[tuple[str, str]]] = {}
+    by_sentence: dict[str, dict[tuple[str, str], None]] = {}  # the keys are the pairs, in order
     for recipe in recipes:
         possible = [change for change in CHANGES if change.apply(recipe) and not _refusal(recipe, [change])]
         for first, second in combinations(possible, 2):
             overlap = first.apply(recipe).keys() & second.apply(recipe).keys()
             if not overlap and (sentence := _refusal(recipe, [first, second])):
-                pairs = by_sentence.setdefault(sentence, [])
-                if (first.name, second.name) not in pairs:
-                    pairs.append((first.name, second.name))
-    return by_sentence
+                by_sentence.setdefault(sentence, {})[first.name, second.name] = None
+    return {sentence: list(pairs) for sentence, pairs in by_sentence.items()}
 
 
 def _refusal(recipe: Recipe, changes: Sequence[Change]) -> str:

@@ -113,15 +113,13 @@ def _locate_in_step(size: int, phase: str | None, estimate: Estimate) -> Iterato
     births = [
         (abs(change - size), index)
         for index, change in enumerate(log.changes.tolist())
-        if change > 0 and index >= log.before_step and phase in (None, log.labels[index][0])
+        if change > 0 and index >= log.before_step and phase in (None, log.labels[index].phase)
     ]
     difference, index = min(births, default=(inf, 0))
     if difference < 0.01 * size + 2**20:
         phase, kind, module, operator = log.labels[index]
-        allocation = (
-            f"A tensor of that size is allocated in {phase}, in {module or 'no module'}, by {operator} ({kind})"
-        )
-        yield f"{allocation}, with {format_bytes(int(log.totals[index]))} in use."
+        place = f"in {phase}, in {module or 'no module'}, by {operator} ({kind})"
+        yield f"A tensor of that size is allocated {place}, with {format_bytes(int(log.totals[index]))} in use."
     peak = estimate.peak_instant
     largest = ", ".join(f"{term.name} {format_bytes(term.bytes)}" for term in peak.terms_in_bytes[:3])
     yield f"The step's peak is in {peak.name}, {format_bytes(peak.bytes)}: {largest}."

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.letters import LENGTH_STEP
-from course_utils.memory.planning.answer import LARGEST_BATCH, LONGEST_SEQUENCE
 from course_utils.memory.planning.need import fits
+from course_utils.memory.planning.result import LARGEST_BATCH, LONGEST_SEQUENCE
 from course_utils.memory.step.recipe import Recipe
 
 if TYPE_CHECKING:
-    from course_utils.memory.formulas.finder import Finder
+    from course_utils.memory.formulas.finder import FormulaFinder
     from course_utils.memory.formulas.trial import Trial
     from course_utils.memory.trace.log import Log
 
 _NO_LIMIT = 2**20
 
 
-def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
+def largest_sizes(finder: "FormulaFinder", recipe: Recipe, memory: int, trial: "Trial") -> dict[str, int | None]:
     """The largest batch and the longest sequence that fit into `memory` bytes: 0 if none does, None if it does not matter."""
     if sum(trial.kinds_by_phase.get("update", {}).values()) > memory:  # the update's bytes do not depend on the batch
         return {LARGEST_BATCH: 0, LONGEST_SEQUENCE: 0}
@@ -38,7 +38,7 @@ def largest_sizes(finder: "Finder", recipe: Recipe, memory: int, trial: "Trial")
 
 
 def largest_confirmed(
-    finder: "Finder",
+    finder: "FormulaFinder",
     sizes_of: Callable[[int], tuple[int, int]],
     start: int,
     limit: int,

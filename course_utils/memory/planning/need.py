@@ -19,7 +19,7 @@ SHARE_BELOW, SHARE_ABOVE = 0.02, 0.09
 (docs/accuracy.md)."""
 CPU_ERROR = 0.005
 """The largest share by which predictions for the CPU are off (docs/accuracy.md)."""
-FITS, TIGHT, DOES_NOT = "fits", "tight", "does not fit"
+FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
 
 class Need(NamedTuple):
@@ -29,8 +29,10 @@ class Need(NamedTuple):
     high: float
 
     def verdict(self, memory: float) -> str:
-        """`FITS` if there is memory for `high`, `DOES_NOT` if not even for `low`, else `TIGHT`."""
-        return FITS if self.high <= memory else TIGHT if self.low <= memory else DOES_NOT
+        """`FITS` if there is memory for `high`, `DOES_NOT_FIT` if not even for `low`, else `TIGHT`."""
+        if self.high <= memory:
+            return FITS
+        return TIGHT if self.low <= memory else DOES_NOT_FIT
 
     def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
         """The cards in `hardware.MACHINES` with this verdict if CUDA offers the share `offered` of their memory."""

@@ -11,10 +11,9 @@ from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
-from course_utils.memory.planning.answer import FEWEST_CARDS, Plan
 from course_utils.memory.planning.largest import largest_sizes
 from course_utils.memory.planning.need import FITS, fits, needs
-from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import FEWEST_CARDS, Plan, Progress
 from course_utils.memory.planning.search import Search
 from course_utils.memory.step.model import ModelLike, Source, source_of
 from course_utils.memory.step.recipe import Recipe
@@ -56,17 +55,17 @@ def plan(
     need = needs(trial.log, recipe.device)
     verdict = need.verdict(memory)
 
-    answer = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
-    progress.show_verdict(answer)
+    result = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)
+    progress.show_verdict(result)
     if verdict != FITS:
-        answer = Search(source, answer, machine, progress).run()
+        result = Search(source, result, machine, progress).run()
     progress.report("finding the largest that fits")
     largest = largest_sizes(finder, recipe, memory, trial)
     if verdict != FITS and recipe.device == "cuda" and cards:
         enough = [count for count in cards if _least_of_a_share(trial, count) < memory]
         with suppress(CourseError):  # ZeRO-3 contradicts the recipe
             largest[FEWEST_CARDS] = _fewest_cards(source, recipe, memory, enough, progress)
-    return replace(answer, largest=largest, most_cards=max(cards, default=0))
+    return replace(result, largest=largest, most_cards=max(cards, default=0))
 
 
 def _least_of_a_share(trial: Trial, ranks: int) -> float:

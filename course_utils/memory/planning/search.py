@@ -12,7 +12,6 @@ from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.trial import Trial, try_recipe
-from course_utils.memory.planning.answer import Plan, Row
 from course_utils.memory.planning.changes import (
     CHANGES,
     LORA,
@@ -26,12 +25,12 @@ from course_utils.memory.planning.changes import (
     level_of,
 )
 from course_utils.memory.planning.need import FITS, TIGHT, Need, fits, needs
-from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import Plan, Progress, Row
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 
 _LEVELS = {change.level for change in CHANGES}
-_EASY = {change.name for change in CHANGES if change.is_easy}
+_EASY_NAMES = {change.name for change in CHANGES if change.is_easy}
 # The most costly changes in one combination.
 _MAX_COSTLY = 3
 # The most alternatives (combinations with the same gravest changes) that are tried, in addition to the smallest of them.
@@ -63,8 +62,7 @@ class Search:
     Each change is tried alone, then up to three costly changes with any number of easy ones. A combination is tried if it should
     fit, by a guess from the bytes with each of its changes alone. If it fits, changes that are not needed are taken out.
 
-    `trials` are those of each change alone, `tried` has what each tried combination needs,
-    and `rows` are those that fit.
+    `trials` are those of each change alone, `tried` has what each tried combination needs, and `rows` are those that fit.
     """
 
     source: Source
@@ -124,9 +122,7 @@ class Search:
             if not self._fits_with(changes):
                 failures += 1
                 continue
-            fewest = _leave_out_spare(
-                changes, lambda fewer: self._guess(fewer) <= _TOLERANCE and self._fits_with(fewer)
-            )
+            fewest = _leave_out_spare(changes, lambda rest: self._guess(rest) <= _TOLERANCE and self._fits_with(rest))
             if {change.name for change in fewest} not in [{*row.names} for row in self.rows]:
                 return fewest, failures
         return None, failures
@@ -138,6 +134,7 @@ class Search:
         micro-batch smaller, and once others. Combinations whose guess does not fit, whose sum of levels reaches
         `_limit_of_disturbance`, or which include the changes of a row are left out.
         """
+        recipe = self.base.recipe
         order = {change.name: index for index, change in enumerate(useful)}
         easy = [change for change in useful if change.is_easy]
         costly = [change for change in useful if not change.is_easy]
@@ -147,12 +144,10 @@ class Search:
         for costly_set, cuts_batch in product(combinations(costly, count), (False, True)):
             level = level_of(costly_set)
             total = sum(change.level for change in costly_set)
-            sufficient = _EASY | {change.name for change in costly_set}
+            sufficient = _EASY_NAMES | {change.name for change in costly_set}
             if total >= limits[level] or any({*row.names} <= sufficient for row in self.rows):
                 continue
-            allowed = [
-                easy_set for easy_set in easy_sets if ("batch" in fields_set(self.base.recipe, easy_set)) is cuts_batch
-            ]
+            allowed = [easy_set for easy_set in easy_sets if ("batch" in fields_set(recipe, easy_set)) is cuts_batch]
             changes = self._find_smallest(costly_set, allowed)
             if changes and self._guess(changes) <= _TOLERANCE:
                 gravest = tuple(order[change.name] for change in costly_set if change.level == level)
@@ -213,7 +208,7 @@ class Search:
 
     def _make_row(self, changes: _Changes, trial: Trial | None = None) -> Row:
         trial = trial or try_recipe(self.source, apply_all(self.base.recipe, changes), self.machine)
-        return Row.from_trial(self.plan, changes, trial, trial.basis, self._explain(changes, trial))
+        return Row.from_trial(self.plan, changes, trial, self._explain(changes, trial))
 
     def _explain(self, changes: _Changes, trial: Trial) -> Iterator[str]:
         """Remarks on the row's figures, in addition to what each change costs."""

@@ -18,14 +18,14 @@ from torch import nn
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-FEWEST = 5
+MIN_REPETITIONS = 5
 """The fewest repetitions of which some are left out."""
-_COUNTS = (
+_COUNT_NAMES = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers",
     "encoder_layers", "decoder_layers", "n_blocks",
 )  # fmt: skip
-_INDEX = re.compile(r"(layer|block)_?(idx|id|index|number|num)$")
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+_INDEX_NAME = re.compile(r"(layer|block)_?(idx|id|index|number|num)$")
+_PLAIN_TYPES = (bool, int, float, str, type(None), torch.dtype)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Blocks:
 
 def depth_of(config: "PretrainedConfig") -> int:
     """The number of blocks in a configuration."""
-    return next(getattr(config, name) for name in _COUNTS if type(getattr(config, name, None)) is int)
+    return next(getattr(config, name) for name in _COUNT_NAMES if type(getattr(config, name, None)) is int)
 
 
 def count_blocks(model: nn.Module) -> int:
@@ -128,9 +128,9 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
     kinds = [(make_up(block, shared), *(str(values[index]) for values in lists)) for index, block in enumerate(blocks)]
     stretches = [
         Stretch(len(kinds), start, period, length // period)
-        for period in range(1, len(kinds) // FEWEST + 1)
+        for period in range(1, len(kinds) // MIN_REPETITIONS + 1)
         for start, length in [_longest_repetition(kinds, period)]
-        if length // period >= FEWEST
+        if length // period >= MIN_REPETITIONS
     ]
     return max(stretches, key=lambda stretch: (stretch.count - 1) * stretch.period, default=None)
 
@@ -158,13 +158,13 @@ def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) 
         settings = tuple(
             (key, value != 0 if isinstance(value, float) else value)  # dropout takes the same memory, whatever its rate
             for key, value in vars(module).items()
-            if isinstance(value, _PLAIN) and not _INDEX.search(key)
+            if isinstance(value, _PLAIN_TYPES) and not _INDEX_NAME.search(key)
         )
         hooks = len(module._forward_hooks), len(module._forward_pre_hooks)
         tensors = [
             (leaf, t.shape, t.dtype, t.requires_grad, id(t) if shared.get(id(t), 1) > 1 else None)
-            for kind in (module.named_parameters, module.named_buffers)
-            for leaf, t in kind(recurse=False)
+            for list_tensors in (module.named_parameters, module.named_buffers)
+            for leaf, t in list_tensors(recurse=False)
         ]
         parts.append((name, type(module), settings, hooks, tuple(tensors)))
     return tuple(parts)
@@ -192,7 +192,7 @@ def _configs_above(model: nn.Module, name: str) -> list:
 def _shorten(config: "PretrainedConfig | nn.Module", length: int, dropped: slice) -> None:
     """Set the number of blocks in a configuration, or in a module that has the number as an attribute."""
     left = length - len(range(*dropped.indices(length)))
-    for name in [name for name in _COUNTS if getattr(config, name, None) == length]:
+    for name in [name for name in _COUNT_NAMES if getattr(config, name, None) == length]:
         setattr(config, name, left)
     for name, value in [] if isinstance(config, nn.Module) else list(vars(config).items()):
         if isinstance(value, list | tuple) and len(value) == length:
@@ -203,5 +203,5 @@ def _count_down(block: nn.Module, by: int) -> None:
     """Lower the numbers that a block keeps of itself by `by`, the number of blocks taken out before it."""
     for module in block.modules():
         for key, value in vars(module).items():
-            if _INDEX.search(key) and type(value) is int:
+            if _INDEX_NAME.search(key) and type(value) is int:
                 setattr(module, key, value - by)

@@ -140,10 +140,10 @@ def _make_labels(config: "PretrainedConfig | ConvNetConfig", recipe: Recipe, nam
         return torch.randint(classes, (recipe.batch, side, side))
     if "ForCTC" in name:
         return torch.randint(1, config.vocab_size, (recipe.batch, max(1, recipe.sequence // 4)))
-    kind = getattr(config, "problem_type", None)
-    if kind == "multi_label_classification":
+    problem = getattr(config, "problem_type", None)
+    if problem == "multi_label_classification":
         return torch.rand(recipe.batch, classes)
-    return torch.rand(recipe.batch) if kind == "regression" else torch.randint(classes, (recipe.batch,))
+    return torch.rand(recipe.batch) if problem == "regression" else torch.randint(classes, (recipe.batch,))
 
 
 def _make_tokens(config: "PretrainedConfig", recipe: Recipe, name: str, input_names: set[str]) -> Inputs:

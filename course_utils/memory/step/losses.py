@@ -112,9 +112,8 @@ def _forward_with_teacher(self: nn.Module, kind: type, *others, labels: torch.Te
             f"The student says {student_logits.shape[-1]:,} numbers for each label and the teacher {teacher_logits.shape[-1]:,}; "
             "choose a teacher with the same vocabulary, or the same classes."
         )
-    outputs["loss"] = distillation_loss(
-        student_logits, teacher_logits, next_tokens(labels) if is_causal(kind) else labels
-    )
+    targets = next_tokens(labels) if is_causal(kind) else labels
+    outputs["loss"] = distillation_loss(student_logits, teacher_logits, targets)
     return outputs
 
 

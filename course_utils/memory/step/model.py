@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.step.blocks import FEWEST, Blocks, count_blocks, make_up
+from course_utils.memory.step.blocks import MIN_REPETITIONS, Blocks, count_blocks, make_up
 from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.fake import fake_tensors, is_fake
@@ -22,21 +22,21 @@ from course_utils.models import ConvNetConfig
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-COMPILED = (
+WHY_COMPILED_IS_UNKNOWN = (
     "What a compiled step takes is unknown, since the compiler chooses what is kept and what is computed again; "
     "run it and read torch.cuda.max_memory_allocated(), or leave compiled out."
 )
 
-_TOYS = {
+_TOY_NOTES = {
     "gpt2": "the Hub's GPT-2 with 124 million parameters is gpt2-small",
     "llama": "the first Llama with 7 billion parameters is llama-7b",
     "distilbert": "the Hub's is distilbert-base-cased",
 }
-_COUNT_FROM_PADDING = {
+# Families whose first token has the position after the padding token's number, so that 514 positions are 512 tokens.
+_FAMILIES_WITH_PADDED_POSITIONS = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
-"""Families whose first token has the position after the padding token's number, so that 514 positions are 512 tokens."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Source:
         positions = getattr(text, "max_position_embeddings", getattr(text, "max_target_positions", None))
         if type(positions) is not int or positions <= 0:  # XLNet's -1 is no limit
             return self.limit
-        return positions - text.pad_token_id - 1 if text.model_type in _COUNT_FROM_PADDING else positions
+        return positions - text.pad_token_id - 1 if text.model_type in _FAMILIES_WITH_PADDED_POSITIONS else positions
 
     @property
     def key(self) -> str | None:
@@ -71,15 +71,15 @@ class Source:
     def remarks(self) -> list[str]:
         """Sentences for the printed answer: which model was taken, and which fields of its configuration are not used."""
         remarks = []
-        if self.name in _TOYS:
-            remarks.append(f"by the name {self.name} the course has a small model of its own; {_TOYS[self.name]}")
+        if self.name in _TOY_NOTES:
+            remarks.append(f"by the name {self.name} the course has a small model of its own; {_TOY_NOTES[self.name]}")
         if self._structure.recurrent:
             remarks.append("its recurrent layers are planned by the CPU's kernels; a GPU's keep other workspaces")
         if not hasattr(self.config, "to_dict"):
             return remarks
         if self.configured and not getattr(self.config, "architectures", None):
-            kind = models.class_of(self.config).__name__
-            remarks.append(f"the model is a {kind}: the configuration names no class in architectures")
+            class_name = models.class_of(self.config).__name__
+            remarks.append(f"the model is a {class_name}: the configuration names no class in architectures")
         return remarks + models.remarks_on(self.config)
 
     @staticmethod
@@ -98,7 +98,7 @@ class Source:
     def require(self, recipe: Recipe) -> None:
         """Raise `CourseError` if the recipe's sequences do not suit model and ranks, or if the step is compiled."""
         if recipe.compiled:
-            raise CourseError(COMPILED)
+            raise CourseError(WHY_COMPILED_IS_UNKNOWN)
         parts = 2 * recipe.context_parallel
         if recipe.context_parallel > 1 and recipe.sequence % parts:
             raise CourseError(
@@ -124,7 +124,7 @@ class Source:
     def warning_of_slowness(self) -> str:
         """A warning if every recipe runs all of many blocks, else empty."""
         depth = self._structure.depth
-        if self.blocks is not None or depth < FEWEST:
+        if self.blocks is not None or depth < MIN_REPETITIONS:
             return ""
         seconds = f"{0.2 * depth:.0f} s a recipe"
         return f"None of its {depth} blocks can be left out: all are run, which takes about {seconds}"
@@ -182,18 +182,18 @@ def source_of(model: ModelLike, batch: Callable[[int, int], Any] | None = None) 
     if isinstance(model, Source):
         return model
     examples = random_batch if batch is None else lambda _, recipe: batch(recipe.batch, recipe.sequence)
-    kind = type(model).__name__
+    class_name = type(model).__name__
     if isinstance(model, nn.Module):
-        return Source(kind, lambda: _copy(model), examples, getattr(model, "config", None))
+        return Source(class_name, lambda: _copy(model), examples, getattr(model, "config", None))
     if isinstance(model, str | Path):
         config = _config_of(model)
         return _from_config(config, examples, "" if Path(model).exists() else models.canonical_name(str(model)))
     if isinstance(model, ConvNetConfig) or hasattr(model, "to_dict"):
         return _from_config(model, examples)
     if callable(model):
-        return Source(getattr(model, "__name__", kind), model, examples, limit=_positions_made_by(model))
+        return Source(getattr(model, "__name__", class_name), model, examples, limit=_positions_made_by(model))
     raise CourseError(
-        f"{kind} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
+        f"{class_name} is no model; give a configuration, a config.json, a name, a module, or a function that makes one."
     )
 
 
@@ -208,30 +208,29 @@ def _positions_made_by(make: Callable[[], nn.Module]) -> int | None:
 
 
 def _from_config(config: "PretrainedConfig | ConvNetConfig", examples: Callable, name: str = "") -> Source:
-
     def make() -> nn.Module:
         return _move_to_default_device(models.from_configuration(deepcopy(config)))
 
     return Source(name or type(config).__name__.removesuffix("Config"), make, examples, config, configured=True)
 
 
-def with_head(model: str, kind: str, labels: int | None = None) -> Source:
+def with_head(model: str, head: str, labels: int | None = None) -> Source:
     """The model of that name or `config.json` with another head.
 
-    `kind` is a class of Transformers, or one that chooses a class by the model's family (`AutoModelForTokenClassification`).
+    `head` is a class of Transformers, or one that chooses a class by the model's family (`AutoModelForTokenClassification`).
     `labels` is the number of classes, by default the configuration's. Raises `CourseError` if Transformers has no such class.
     """
     import transformers
 
     config = deepcopy(_config_of(model))
-    model_class = getattr(transformers, kind, None)
+    model_class = getattr(transformers, head, None)
     by_family = getattr(model_class, "_model_mapping", None)
     if by_family is not None:
         model_class = by_family.get(type(config), None)
         model_class = model_class[0] if isinstance(model_class, tuple) else model_class
     if model_class is None or not issubclass(model_class, transformers.PreTrainedModel):
         raise CourseError(
-            f"Transformers has no {kind} for {model}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
+            f"Transformers has no {head} for {model}; for a class of your own give a function that makes it, FILE.py:FUNCTION."
         )
     config.architectures = [model_class.__name__]
     if config.pad_token_id is None:  # a classifier finds the end of each text by it, so scripts set it

@@ -53,8 +53,8 @@ def _is_pretended(tensor: torch.Tensor) -> bool:
     return is_fake(tensor) and tensor.device == GPU
 
 
-def _page_on_host(kind: type) -> type:
-    class Paged(kind):
+def _page_on_host(optimizer_class: type) -> type:
+    class Paged(optimizer_class):
         """With a pretended GPU, the states that bitsandbytes pages are on the host, from which CUDA fetches them."""
 
         def get_state_buffer(self, p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -74,8 +74,8 @@ def _page_on_host(kind: type) -> type:
 def make_optimizer(name: str, parameters: Iterable[torch.nn.Parameter], **options) -> torch.optim.Optimizer:
     """The optimizer with this name in `OPTIMIZERS`; `options` replace those of the table."""
     spec = OPTIMIZERS[name]
-    module, _, kind = spec.path.rpartition(".")
-    optimizer_class = getattr(import_module(module), kind)
+    module, _, class_name = spec.path.rpartition(".")
+    optimizer_class = getattr(import_module(module), class_name)
     if name.startswith("paged"):
         optimizer_class = _page_on_host(optimizer_class)
     return optimizer_class(parameters, **{"lr": 1e-4, **spec.options, **options})

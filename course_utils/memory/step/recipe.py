@@ -18,14 +18,14 @@ class OptimizerSpec(NamedTuple):
     trainer: str = ""
 
 
-_ONE_BY_ONE = {"foreach": False}
+_NO_FOREACH = {"foreach": False}
 OPTIMIZERS = {
-    "sgd": OptimizerSpec("torch.optim.SGD", _ONE_BY_ONE, "sgd"),
+    "sgd": OptimizerSpec("torch.optim.SGD", _NO_FOREACH, "sgd"),
     "momentum": OptimizerSpec("torch.optim.SGD", {"momentum": 0.9, "foreach": False}),
-    "adamw": OptimizerSpec("torch.optim.AdamW", _ONE_BY_ONE, "adamw_torch"),
+    "adamw": OptimizerSpec("torch.optim.AdamW", _NO_FOREACH, "adamw_torch"),
     "adamw-foreach": OptimizerSpec("torch.optim.AdamW", {"foreach": True}, "adamw_torch"),
     "adamw-fused": OptimizerSpec("torch.optim.AdamW", {"fused": True}, "adamw_torch_fused"),
-    "adafactor": OptimizerSpec("torch.optim.Adafactor", _ONE_BY_ONE),
+    "adafactor": OptimizerSpec("torch.optim.Adafactor", _NO_FOREACH),
     "adafactor-transformers": OptimizerSpec(
         "transformers.Adafactor", {"relative_step": False, "scale_parameter": False}, "adafactor"
     ),
@@ -41,19 +41,12 @@ ATTENTIONS = ("sdpa", "eager")
 DEVICES = ("cpu", "cuda")
 STAGES = (0, 1, 2, 3)
 ZERO_GRADS = ("after-update", "before-backward", "never")
-_TRAINER = {"optimizer": "adamw-fused", "keeps_outputs": False, "use_cache": False, "clipping": True}
+_TRAINER_FIELDS = {"optimizer": "adamw-fused", "keeps_outputs": False, "use_cache": False, "clipping": True}
+_TRL_FIELDS = {"precision": "autocast", "sequence": 1024, "checkpointing": True, "trl_loss": True}
 LOOPS = {
     "own": {"optimizer": "adamw-foreach"},
-    "trainer": _TRAINER,
-    "trl": _TRAINER
-    | {
-        "precision": "autocast",
-        "sequence": 1024,
-        "checkpointing": True,
-        "double_quantization": False,
-        "upcast": False,
-        "trl_loss": True,
-    },
+    "trainer": _TRAINER_FIELDS,
+    "trl": {**_TRAINER_FIELDS, **_TRL_FIELDS, "double_quantization": False, "upcast": False},
 }
 """The fields that each loop sets by default: one of your own on a GPU, Transformers' Trainer, and TRL's SFTTrainer."""
 
@@ -247,9 +240,8 @@ class Recipe:
             yield f"replicas={self.replicas} are groups of equally many ranks with zero_stage=2 or 3; change ranks or stage."
         if self.context_parallel not in (1, self.ranks):
             yield f"context_parallel={self.context_parallel} is of all ranks; give ranks={self.context_parallel}."
-        if self.context_parallel > 1 and (
-            self.packed or self.attention != "sdpa" or self.precision in ("fp16", "bf16-masters")
-        ):
+        has_other_attention = self.packed or self.attention != "sdpa" or self.precision in ("fp16", "bf16-masters")
+        if self.context_parallel > 1 and has_other_attention:
             yield (
                 "With context_parallel attention is the ring's, of whole rows in 'fp32', 'bf16' or 'autocast'; leave packed and "
                 "attention out, and take one of these."
@@ -309,12 +301,12 @@ def read_fields(text: str) -> dict[str, Any]:
         name = name.replace("-", "_")
         if name not in by_name:
             raise CourseError(f"A recipe has no field {name!r}; {suggest(name, by_name)}")
-        kind = by_name[name].type
-        if kind is bool and value.lower() in _BOOLEANS:
+        field_type = by_name[name].type
+        if field_type is bool and value.lower() in _BOOLEANS:
             values[name] = _BOOLEANS[value.lower()]
-        elif not has_value or kind is bool:
+        elif not has_value or field_type is bool:
             values[name] = value or True
-        elif kind == Names:
+        elif field_type == Names:
             values[name] = tuple(value.split("+"))
         else:
             number = re.fullmatch(r"\d+(\.\d+)?", value)

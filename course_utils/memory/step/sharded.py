@@ -24,15 +24,11 @@ def shard(model: nn.Module, recipe: Recipe) -> None:
     """Apply FSDP2 (`fully_shard`) to every block and to the whole model, in place."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
+    reshards = recipe.zero_stage == 3
+    policy = CPUOffloadPolicy() if recipe.offload and reshards else OffloadPolicy()
+    options = {"reshard_after_forward": reshards, "offload_policy": policy}
     with patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks):
-        shard_blocks(
-            model,
-            "cpu",
-            recipe.replicas,
-            is_half=recipe.precision == "autocast",
-            reshard_after_forward=recipe.zero_stage == 3,
-            offload_policy=CPUOffloadPolicy() if recipe.offload and recipe.zero_stage == 3 else OffloadPolicy(),
-        )
+        shard_blocks(model, "cpu", recipe.replicas, is_half=recipe.precision == "autocast", **options)
 
 
 def shard_blocks(model: nn.Module, device: str, replicas: int = 1, *, is_half: bool = False, **options) -> None:
@@ -171,9 +167,8 @@ def _attend(
     is_usual_scale = scaling is None or abs(scaling * query.shape[-1] ** 0.5 - 1) < 1e-6
     unknown = [name for name in ("sliding_window", "softcap", "s_aux") if extras.get(name) is not None]
     if "places" not in extras or mask is not None or unknown or not is_usual_scale:
-        raise CourseError(
-            f"{type(module).__name__} does more than attend to all tokens before; leave context_parallel out."
-        )
+        kind = type(module).__name__
+        raise CourseError(f"{kind} does more than attend to all tokens before; leave context_parallel out.")
     heads = query.shape[1]
     parts = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (query, key, value))
     out = RingAttention.apply(*(part.contiguous() for part in parts), extras["places"], True)

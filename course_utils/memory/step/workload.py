@@ -17,8 +17,9 @@ from course_utils.memory.step.optimizers import factory_of, galore_factory
 from course_utils.memory.step.quantized import quantize_linears
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.sharded import Buckets, HostUpdate, attend_on_ring, part_of, shard, share_state
-from course_utils.memory.trace.fake import SavedNowhere, is_fake
+from course_utils.memory.trace.fake import is_fake
 from course_utils.memory.trace.phases import phase
+from course_utils.memory.trace.saved import SavedNowhere
 from course_utils.precision import MasterWeights
 from course_utils.techniques import SavedOnDisk, checkpoint_blocks
 
@@ -148,10 +149,7 @@ class Workload:
                 with self._autocast():
                     outputs, loss = self._forward_and_loss(model, batch, recipe.eval_logits > 0)
                 if recipe.eval_logits:
-                    if not (isinstance(batch, dict) and "labels" in batch and "logits" in outputs):
-                        advice = "leave it out for this model."
-                        raise CourseError(f"eval_logits needs logits and labels by Transformers' names; {advice}")
-                    of_batch = [outputs["logits"], batch["labels"]]
+                    of_batch = _logits_and_labels(outputs, batch)
                     del outputs
                     gathered = self._join_logits(gathered, of_batch)
         model.train()
@@ -318,6 +316,12 @@ class Workload:
 
 def _list_trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _logits_and_labels(outputs: object, batch: Batch) -> list[torch.Tensor]:
+    if not (isinstance(batch, dict) and "labels" in batch and "logits" in outputs):
+        raise CourseError("eval_logits needs logits and labels by Transformers' names; leave it out for this model.")
+    return [outputs["logits"], batch["labels"]]
 
 
 def call(model: nn.Module, batch: Batch) -> object:

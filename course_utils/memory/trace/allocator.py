@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch.autograd import DeviceType
@@ -14,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from course_utils.errors import CourseError
 
-_MARK, _MEASURED = "course phase: ", "course measured run"
+_PHASE_MARK, _RUN_MARK = "course phase: ", "course measured run"
 _NO_OPERATORS = ("autograd::", "torch::autograd::")  # names that the profiler records beside those of operators
 _USER_SCOPE = 7
 
@@ -30,6 +31,13 @@ class Account:
     operator: str = ""  # the one that ran at the peak, if the witness knows it
     # Bytes in use at the end, less `at_start`. Too many if a thread of gloo's released some, which the profiler does not see.
     left: int = 0
+
+
+class _Span(NamedTuple):
+    start: int  # in nanoseconds, as `end`
+    end: int
+    name: str
+    scope: int
 
 
 class CudaAllocator:
@@ -103,14 +111,14 @@ class CpuAllocator:
         for event in profiler.profiler.kineto_results.events():
             start, name = event.start_ns(), event.name()
             if name != "[memory]":
-                self._spans.append((start, start + event.duration_ns(), name, event.scope()))
+                self._spans.append(_Span(start, start + event.duration_ns(), name, event.scope()))
             elif event.device_type() == DeviceType.CPU:
                 self._changes.append((start, event.nbytes()))
 
     @contextmanager
     def measured(self) -> Iterator[None]:
         """A context around the step whose peaks count."""
-        with record_function(_MEASURED):
+        with record_function(_RUN_MARK):
             yield
             self.begin_phase(None)
 
@@ -118,7 +126,7 @@ class CpuAllocator:
         """End the current phase and begin that of this name; None begins no other."""
         self._span.close()
         if name is not None:
-            self._span.enter_context(record_function(_MARK + name))
+            self._span.enter_context(record_function(_PHASE_MARK + name))
 
     def account(self) -> Account:
         """The account, after the recording."""
@@ -132,24 +140,24 @@ class CpuAllocator:
             index = max(range(first, last + 1), key=totals.__getitem__)
             return totals[index], times[index - 1] if index > first else start
 
-        ((start, end, _),) = self._find_marked(_MEASURED)
+        ((start, end, _),) = self._find_marked(_RUN_MARK)
         at_start, _ = highest(start, start)
         peak, when = highest(start, end)
         by_phase: dict[str, int] = {}
-        for begin, finish, name in self._find_marked(_MARK):
+        for begin, finish, name in self._find_marked(_PHASE_MARK):
             if start <= begin <= end:
                 by_phase[name] = max(by_phase.get(name, 0), highest(begin, finish)[0] - at_start)
         left = highest(end, end)[0] - at_start
         return Account(peak - at_start, at_start, by_phase, self.witness, self._operator_at(when), left)
 
     def _find_marked(self, mark: str) -> list[tuple[int, int, str]]:
-        spans = (span for span in self._spans if span[2].startswith(mark))
-        return sorted((start, end, name.removeprefix(mark)) for start, end, name, _ in spans)
+        spans = (span for span in self._spans if span.name.startswith(mark))
+        return sorted((span.start, span.end, span.name.removeprefix(mark)) for span in spans)
 
     def _operator_at(self, time: int) -> str:
         """The outermost operator that ran at `time`, which Python or autograd called; empty if there was none."""
-        running = [span for span in self._spans if span[0] <= time <= span[1] and span[3] != _USER_SCOPE]
-        names = (name for _, _, name, _ in sorted(running, key=lambda span: span[0]))
+        running = [span for span in self._spans if span.start <= time <= span.end and span.scope != _USER_SCOPE]
+        names = (span.name for span in sorted(running, key=lambda span: span.start))
         return next((name for name in names if not name.startswith(_NO_OPERATORS)), "")
 
 

@@ -17,11 +17,11 @@ from torch.library import Library
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 _aten = torch.ops.aten
 GPU, HOST = torch.device("cpu", 0), torch.device("cpu")
-_HALVES = (torch.float16, torch.bfloat16)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 # CUDA's autocast computes these in float32 and the CPU's does not (autocast_mode.h).
 _FLOAT_INPUTS = (
     "layer_norm", "group_norm", "norm.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
@@ -30,7 +30,7 @@ _FLOAT_INPUTS = (
 )  # fmt: skip
 # CUDA's autocast computes these in float32 too, but the kernel reads 16 bits and writes 32, so that the input is not copied.
 _FLOAT_OUTPUT = ("sum", "sum.dim_IntList", "prod", "cumsum", "cumprod")
-_FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray)
+_NUMBER_CONVERTERS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 @contextmanager
@@ -75,12 +75,12 @@ class _OnGpu(TorchFunctionMode):
         if func is torch.Tensor.backward:
             with self:  # else the mode would be off inside backward, which may run a forward pass
                 return _backward(*args, **kwargs)
-        answer = func(*args, **kwargs)
-        if func in _FROM_NUMBERS and kwargs.get("device") == GPU and answer.device == HOST:
+        result = func(*args, **kwargs)
+        if func in _NUMBER_CONVERTERS and kwargs.get("device") == GPU and result.device == HOST:
             # From Python's numbers PyTorch makes a real tensor first, and a real one cannot be on `cpu:0`.
-            copy = torch.empty(answer.shape, dtype=answer.dtype, device=GPU).copy_(answer.detach())
-            return copy.requires_grad_(answer.requires_grad)
-        return answer
+            copy = torch.empty(result.shape, dtype=result.dtype, device=GPU).copy_(result.detach())
+            return copy.requires_grad_(result.requires_grad)
+        return result
 
 
 def _backward(
@@ -94,8 +94,8 @@ def _backward(
 
 
 def _translate_device(value: object) -> object:
-    kind = value.type if isinstance(value, torch.device) else value if isinstance(value, str) else ""
-    return GPU if kind.split(":")[0] == "cuda" else value
+    name = value.type if isinstance(value, torch.device) else value
+    return GPU if isinstance(name, str) and name.split(":")[0] == "cuda" else value
 
 
 def _autocast_for_cuda(initialize: Callable) -> Callable:
@@ -130,11 +130,11 @@ def _run_without_autocast(operator: OpOverload, prepare: Callable, *args, **kwar
 
 
 def _widen_inputs(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in _HALVES else x, (args, kwargs))
+    return tree_map_only(torch.Tensor, lambda x: x.float() if x.dtype in _HALF_DTYPES else x, (args, kwargs))
 
 
 def _widen_output(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    is_widened = args[0].dtype in _HALVES and kwargs.get("dtype") is None
+    is_widened = args[0].dtype in _HALF_DTYPES and kwargs.get("dtype") is None
     return args, {**kwargs, "dtype": torch.float32} if is_widened else kwargs
 
 
@@ -144,9 +144,9 @@ class _SoftmaxInFloat(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         ctx.dtype = x.dtype
-        answer = torch.empty_like(x, dtype=torch.float32)
-        ctx.save_for_backward(answer)
-        return answer
+        result = torch.empty_like(x, dtype=torch.float32)
+        ctx.save_for_backward(result)
+        return result
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ class _SoftmaxInFloat(torch.autograd.Function):
 
 
 def _softmax(operator: OpOverloadPacket, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    if dtype is torch.float32 and x.dtype in _HALVES:
+    if dtype is torch.float32 and x.dtype in _HALF_DTYPES:
         return _SoftmaxInFloat.apply(x)
     return operator(x if dtype is None else x.to(dtype), dim, False)
 
@@ -178,7 +178,7 @@ def _attention(
     """Attention by the kernel that CUDA chooses for these arguments (`sdp_utils.cpp`)."""
     width = query.shape[-1]
     # FlashAttention (Dao et al. 2022).
-    if attn_mask is None and query.dtype in _HALVES and value.shape[-1] == width <= 256:
+    if attn_mask is None and query.dtype in _HALF_DTYPES and value.shape[-1] == width <= 256:
         return _aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     # Plain products, since the memory-efficient operator refuses heads that share a key.
     if enable_gqa:

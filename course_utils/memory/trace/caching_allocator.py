@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from course_utils.units import MiB, round_up
 
-_GRAIN, _SMALL, _MIDDLE = 512, MiB, 10 * MiB
+_GRAIN, _MAX_SMALL, _MAX_MIDDLE = 512, MiB, 10 * MiB
 # Steps replayed. From the second on, the segments of the step before can be used again.
-_STEPS = 3
+_REPLAYED_STEPS = 3
 
 
 class Block(NamedTuple):
@@ -39,12 +39,13 @@ class Cache:
     def take(self, size: int) -> Block:
         """Take a block of at least `size` bytes, from a new segment if no free block is large enough."""
         block_size = max(_GRAIN, round_up(size, _GRAIN))
-        small = block_size <= _SMALL
+        small = block_size <= _MAX_SMALL
         free = self._free[small]
         index = bisect_left(free, (block_size,))
         block = self._drop(free[index]) if index < len(free) else self._reserve_segment(block_size, small)
         rest = block.size - block_size
-        if rest >= _GRAIN if small else rest > _SMALL:
+        is_split = rest >= _GRAIN if small else rest > _MAX_SMALL
+        if is_split:
             self._keep(Block(rest, block.segment, block.start + block_size, small))
             block = block._replace(size=block_size)
         return block
@@ -61,7 +62,9 @@ class Cache:
         self._keep(Block(size, segment, start, small))
 
     def _reserve_segment(self, block_size: int, small: bool) -> Block:
-        size = 2 * MiB if small else 20 * MiB if block_size < _MIDDLE else round_up(block_size, 2 * MiB)
+        size = round_up(block_size, 2 * MiB)
+        if not small and block_size < _MAX_MIDDLE:
+            size = 20 * MiB
         self.reserved += size
         self._segments += 1
         return Block(size, self._segments, 0, small)
@@ -84,7 +87,7 @@ def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
     """
     cache = Cache()
     alive: dict[tuple[int, Hashable], list[Block]] = {}
-    for step in range(_STEPS):
+    for step in range(_REPLAYED_STEPS):
         for change, piece in events[before_step if step else 0 :]:
             blocks = alive.setdefault((abs(change), piece), [])
             if change > 0:

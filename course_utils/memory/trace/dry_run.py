@@ -22,20 +22,14 @@ from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES, Machine, Operator, OperatorWatch, Prediction
 from course_utils.hardware.operators import list_tensors
 from course_utils.memory.trace.as_cuda import GPU, HOST, as_on_cuda, prefer_foreach
-from course_utils.memory.trace.fake import (
-    describe_location,
-    device_of,
-    fake_tensors,
-    is_fake,
-    is_of_a_library,
-    let_masks_have_values,
-)
+from course_utils.memory.trace.fake import device_of, fake_tensors, is_fake, let_masks_have_values
+from course_utils.memory.trace.location import describe_location, is_of_a_library
 from course_utils.memory.trace.log import Usage
 from course_utils.memory.trace.meter import Meter
 from course_utils.memory.trace.phases import Build, Step, bind_step, record_optimizers
 from course_utils.memory.trace.state import distinct_optimizers, parts_of, unwrap
 
-COMPILED_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
+NO_COMPILING_INSIDE = "A dry run follows PyTorch's own operators, not torch.compile's; leave it out of build and step."
 _ADVICE = {  # by a pattern in the exception's class or message
     "DataDependent|DynamicOutput|Cannot access data pointer|numpy": (
         "where that works with real tensors, it needs their values, and a dry run has none: "
@@ -92,7 +86,8 @@ def dry_run(
             with record_optimizers() as used_in_first:
                 bind_step(prime or step, arguments)()
             metered = distinct_optimizers([*optimizers, *used_in_first])
-            meter = Meter(models, metered, tensors=tensors, **({"device": GPU, "round_to": 512} if on_gpu else {}))
+            device, grain = (GPU, 512) if on_gpu else (None, None)
+            meter = Meter(models, metered, tensors=tensors, device=device, round_to=grain)
             with meter, record_optimizers() as used_in_second, watch():
                 bind_step(step, arguments)()
     if optimizers and not used_in_first and not used_in_second:
@@ -102,9 +97,8 @@ def dry_run(
         )
     usage = meter.usage()
     if on_gpu and usage.events and usage.peak == 0:
-        raise CourseError(
-            "Everything lay on the host: leave device='cpu' out of build, or ask dry_run(…, device='cpu')."
-        )
+        advice = "leave device='cpu' out of build, or ask dry_run(…, device='cpu')."
+        raise CourseError(f"Everything lay on the host: {advice}")
     return usage
 
 
@@ -186,7 +180,7 @@ def _collect_rarely() -> Iterator[None]:
 def _compile_or_refuse(compile_really: Callable, *args, **kwargs) -> object:
     """Refuse `torch.compile` in the caller's own code. Libraries may call it, for functions that may never run."""
     if not is_of_a_library(sys._getframe(1)):
-        raise CourseError(COMPILED_INSIDE)
+        raise CourseError(NO_COMPILING_INSIDE)
     return compile_really(*args, **kwargs)
 
 
@@ -194,7 +188,7 @@ def _check_parts(models: list[nn.Module], optimizers: list[torch.optim.Optimizer
     """Raise `CourseError` for a model with real tensors, which a step would change, and for what a dry run cannot follow."""
     for model in models:
         if isinstance(model, torch._dynamo.OptimizedModule) or model._compiled_call_impl is not None:
-            raise CourseError(COMPILED_INSIDE)
+            raise CourseError(NO_COMPILING_INSIDE)
         if not all(map(is_fake, model.parameters())):
             raise CourseError(
                 "build() returned a model with real weights; make it and its optimizer inside build, with fresh weights "

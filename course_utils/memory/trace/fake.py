@@ -1,17 +1,13 @@
 """Fake tensors, which have shape, dtype and device but no memory, with the values of small ones that hold whole numbers."""
 
-import linecache
 import logging
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from pathlib import Path
 from traceback import walk_stack
-from types import FrameType
 from unittest.mock import patch
 
 import torch
@@ -25,26 +21,25 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
 from course_utils.hardware.operators import list_tensors, written_arguments
+from course_utils.memory.trace.location import describe_location
 from course_utils.memory.trace.scratch import try_out
 from course_utils.optim.codebook import dynamic_codebook
 from course_utils.optim.quantization import lookup_table
 
 _aten = torch.ops.aten
-ASKS_DEVICE = torch.ops.prim.device.default
-_FAULTS = (_aten.isnan.default, _aten.isinf.default)
+DEVICE_QUESTION = torch.ops.prim.device.default
+_FAULT_TESTS = (_aten.isnan.default, _aten.isinf.default)
 _LOSSES = (_aten.mse_loss.default, _aten.smooth_l1_loss.default, _aten.binary_cross_entropy.default)
-SAME_QUESTION = 5000
+MAX_REPEATED_QUESTIONS = 5000
 """How often one line may ask for an unknown value before it is taken for a loop that waits for another answer."""
 # The most elements of a tensor whose values are kept: of integers and booleans, and of floating numbers.
-_MOST_WHOLE, _MOST_FLOATING = 2**20, 2**10
-_ROOMS = [Path(__file__).parents[2] / room for room in ("memory", "cli")]
-_LIBRARIES = (Path(torch.__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix), *_ROOMS)
+_MAX_INTEGERS, _MAX_FLOATS = 2**20, 2**10
 
 
 @contextmanager
@@ -56,13 +51,13 @@ def fake_tensors(timeout: float = 600.0) -> Iterator[FakeTensorMode]:
         stack.enter_context(torch.random.fork_rng([]))
         stack.enter_context(_silence_libraries())
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        answers = Answers(mode, timeout)
-        stack.enter_context(_let_convert(mode, answers))
+        values = FakeValues(mode, timeout)
+        stack.enter_context(_let_convert(mode, values))
         stack.enter_context(patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor))
         stack.enter_context(patch.object(torch.Tensor, "__deepcopy__", _deep_copy))
         stack.enter_context(patch.object(nn.Parameter, "__deepcopy__", _deep_copy))
         stack.enter_context(let_masks_have_values())
-        stack.enter_context(answers)
+        stack.enter_context(values)
         yield mode
 
 
@@ -95,17 +90,17 @@ def let_masks_have_values() -> Iterator[None]:
 
 
 @contextmanager
-def _let_convert(mode: FakeTensorMode, answers: "Answers") -> Iterator[None]:
+def _let_convert(mode: FakeTensorMode, values: "FakeValues") -> Iterator[None]:
     """A context in which a model can be converted in place (`.to(dtype)`, `.bfloat16()`), for which PyTorch swaps tensors.
 
     PyTorch refuses to swap a tensor to which weak references point. The tables of fake tensors in `mode` and of their values in
-    `answers` hold such references, which are therefore dropped first.
+    `values` hold such references, which are therefore dropped first.
     """
     swap = torch.utils.swap_tensors
 
     def swap_forgotten(first: torch.Tensor, second: torch.Tensor) -> None:
         mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
-        answers.forget(first, second)
+        values.forget(first, second)
         swap(first, second)
 
     with patch.object(torch.utils, "swap_tensors", swap_forgotten):
@@ -122,7 +117,7 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
     return memo[id(self)]
 
 
-class Answers(TorchDispatchMode):
+class FakeValues(TorchDispatchMode):
     """Keeps the values of small fake tensors of whole numbers, and answers questions about them with these.
 
     Such tensors are masks, ids, lengths and what is computed from them. A question for any other number (`loss.item()`) is
@@ -149,7 +144,8 @@ class Answers(TorchDispatchMode):
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if func.namespace == "prim":  # C++ asks, and an exception here would end the process
-            return args[0].fake_device if func is ASKS_DEVICE and type(args[0]) is FakeTensor else func(*args, **kwargs)
+            is_answered = func is DEVICE_QUESTION and type(args[0]) is FakeTensor
+            return args[0].fake_device if is_answered else func(*args, **kwargs)
         self._count_operator()
         if func is _aten._local_scalar_dense.default:
             return self._answer_number(args[0])
@@ -157,10 +153,14 @@ class Answers(TorchDispatchMode):
             self._counts_of_infinite[args[1]] = True
         if func is _aten._pin_memory.default:
             return args[0].clone()
-        real = self._find_real_arguments(func, args, kwargs)
-        if real is not None:
-            return self._run_with_values(func, args, kwargs, real)
-        if func in _FAULTS:
+        real_arguments = self._find_real_arguments(func, args, kwargs)
+        if real_arguments is not None:
+            return self._run_with_values(func, args, kwargs, real_arguments)
+        return self._run_without_values(func, args, kwargs)
+
+    def _run_without_values(self, func: OpOverload, args: tuple, kwargs: dict) -> object:
+        """Call an operator of whose arguments not all values are known; where torch's own fake result is wrong, mend it."""
+        if func in _FAULT_TESTS:
             return self._answer_no_faults(func(*args, **kwargs))
         self._note_overwritten(func, args)
         if func is _aten.index.Tensor:
@@ -173,12 +173,12 @@ class Answers(TorchDispatchMode):
             return _multiply_groups(func, args, kwargs)
         return _enlarge_to_real(func, args, kwargs, func(*args, **kwargs))
 
-    def _answer_no_faults(self, answer: torch.Tensor) -> torch.Tensor:
+    def _answer_no_faults(self, result: torch.Tensor) -> torch.Tensor:
         """Let a test for NaN or infinity find none, since a step is predicted without them."""
-        if _is_small(answer):
+        if _is_small(result):
             with unset_fake_temporarily():
-                self._values[answer] = torch.zeros(answer.shape, dtype=torch.bool)
-        return answer
+                self._values[result] = torch.zeros(result.shape, dtype=torch.bool)
+        return result
 
     def _note_overwritten(self, func: OpOverload, args: tuple) -> None:
         for index in written_arguments(func):
@@ -202,14 +202,17 @@ class Answers(TorchDispatchMode):
                 return value.item()
         line = describe_location(walk_stack(sys._getframe()))
         self._questions[line] += 1
-        if self._questions[line] > SAME_QUESTION:
+        if self._questions[line] > MAX_REPEATED_QUESTIONS:
             raise CourseError(
-                f"The dry run was stopped {line}: it has asked {SAME_QUESTION} times for a number that depends on the values "
-                "of floating tensors, which a dry run has not, and goes on for as long as the answer is 1; leave the loop out."
+                f"The dry run was stopped {line}: it has asked {MAX_REPEATED_QUESTIONS} times for a number that depends on the "
+                "values of floating tensors, which a dry run has not, and goes on for as long as the answer is 1; leave the loop "
+                "out."
             )
         if tensor in self._counts_of_infinite:
             return 0.0
-        return True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+        if tensor.dtype is torch.bool:
+            return True
+        return 1.0 if tensor.dtype.is_floating_point else 1
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not isinstance(tensor, FakeTensor):
@@ -252,24 +255,25 @@ class Answers(TorchDispatchMode):
             lists += [self._mode.from_tensor(numbers).to(index.device) for numbers in by_dimension]
         return lists
 
-    def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, originals: tuple) -> object:
+    def _run_with_values(self, func: OpOverload, args: tuple, kwargs: dict, real_arguments: tuple) -> object:
         try:
-            answer = func(*args, **kwargs)
-            needs_values = written_arguments(func) or any(map(_is_small, list_tensors(answer)))
+            result = func(*args, **kwargs)
+            needs_values = written_arguments(func) or any(map(_is_small, list_tensors(result)))
         except (DynamicOutputShapeException, DataDependentOutputException):
-            answer, needs_values = None, True  # the shape depends on values, which are known here
+            result, needs_values = None, True  # the shape depends on values, which are known here
         if not needs_values:
-            return answer
+            return result
+        real_args, real_kwargs = real_arguments
         with unset_fake_temporarily():
-            real = func(*originals[0], **originals[1])
-        if answer is None:
+            real_result = func(*real_args, **real_kwargs)
+        if result is None:
             # The real results are on the host; their fakes belong on the arguments' device.
             device = next(device_of(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, FakeTensor))
-            answer = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(device), real)
-        for fake, value in zip(tree_leaves(answer), tree_leaves(real), strict=True):
+            result = tree_map_only(torch.Tensor, lambda tensor: self._mode.from_tensor(tensor).to(device), real_result)
+        for fake, value in zip(tree_leaves(result), tree_leaves(real_result), strict=True):
             if isinstance(fake, FakeTensor) and _is_small(value):
                 self._values[fake] = value
-        return answer
+        return result
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
@@ -278,7 +282,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    limit = _MOST_FLOATING if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MOST_WHOLE
+    limit = _MAX_FLOATS if tensor.dtype.is_floating_point or tensor.dtype.is_complex else _MAX_INTEGERS
     return tensor.numel() <= limit and device_of(tensor).type != "meta"
 
 
@@ -287,8 +291,8 @@ def _multiply_groups(func: OpOverload, args: tuple, kwargs: dict) -> torch.Tenso
     if args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
     halves = [a.to(torch.bfloat16) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
-    answer = func(*halves, **kwargs)
-    return torch.empty_strided(answer.shape, answer.stride(), dtype=args[0].dtype, device=args[0].device)
+    result = func(*halves, **kwargs)
+    return torch.empty_strided(result.shape, result.stride(), dtype=args[0].dtype, device=args[0].device)
 
 
 def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -302,64 +306,21 @@ def _ctc_loss(log_probabilities: torch.Tensor, lengths: torch.Tensor) -> tuple[t
     return log_probabilities.new_empty(examples), log_probabilities.new_empty(examples, frames, 2 * longest + 1)
 
 
-def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, answer: object) -> object:
+def _enlarge_to_real(func: OpOverload, args: tuple, kwargs: dict, result: object) -> object:
     """The result with as much memory as the CPU's operator returns, if the fake result has less.
 
     A loss is one number in a storage as large as the tensors that were compared; a fake recurrent layer has an empty workspace;
     a layer norm of mixed dtypes has its statistics in the wider one.
     """
-    if func in _LOSSES and args[0].device == torch.device("cpu") and answer.dim() == 0:
-        return answer.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
+    if func in _LOSSES and args[0].device == torch.device("cpu") and result.dim() == 0:
+        return result.new_empty(max(args[0].numel(), args[1].numel())).as_strided((), ())
     if func is _aten.native_layer_norm.default and args[2] is not None and args[2].dtype != args[0].dtype:
-        return answer[0], *(statistic.to(args[2].dtype) for statistic in answer[1:])
+        return result[0], *(statistic.to(args[2].dtype) for statistic in result[1:])
     if func is _aten.mkldnn_rnn_layer.default and (footprint := try_out(func, args, kwargs)):
-        return *answer[:3], answer[3].new_empty(footprint.returned[3])
-    return answer
-
-
-def describe_location(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """A text that names the caller's own line and the module that it calls.
-
-    `frames` are pairs of frame and line number, innermost first. A command has no caller's line; there the text is the module.
-    """
-    module = text = ""
-    for frame, line in frames:
-        if not is_of_a_library(frame):
-            file = frame.f_code.co_filename
-            text = f"at line {line} of {Path(file).name} (`{linecache.getline(file, line).strip()}`)"
-            break
-        if not module and isinstance(frame.f_locals.get("self"), nn.Module):
-            module = f"inside {type(frame.f_locals['self']).__name__}"
-    return ", ".join(filter(None, (text, module))) or "in a line of the libraries"
-
-
-def is_of_a_library(frame: FrameType) -> bool:
-    """Whether the frame's code is Python's, a library's or the course's, not the caller's own."""
-    file = frame.f_code.co_filename
-    return file.startswith("<frozen") or any(Path(file).is_relative_to(folder) for folder in _LIBRARIES)
+        return *result[:3], result[3].new_empty(footprint.returned[3])
+    return result
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is fake, or for a distributed one this rank's part of it."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
-
-
-class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
-    """`SavedOnDisk` for fake tensors: saved ones take no memory, nor do those that are mapped from the file again."""
-
-    def __init__(self, model: nn.Module):
-        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-
-        def save(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
-            if tensor.untyped_storage()._cdata in resident:
-                return tensor.detach()
-            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-        def read(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
-            if isinstance(saved, torch.Tensor):
-                return saved
-            # Made under the fake mode alone, so that the meter does not see it.
-            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
-                return saved()
-
-        super().__init__(save, read)

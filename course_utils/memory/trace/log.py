@@ -1,7 +1,6 @@
 """A step's memory as a meter saw it (`Usage`), and as a list of events (`Log`), each with a change in bytes and a label."""
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +32,14 @@ class Label(NamedTuple):
     operator: str
 
 
+class Event(NamedTuple):
+    """A change in bytes of the piece with this index, or the beginning of a phase: a change of 0, without a piece."""
+
+    change: int
+    piece: int  # -1 for none
+    phase: str
+
+
 @dataclass
 class Piece:
     """One storage, the memory behind one tensor and all its views."""
@@ -51,8 +58,7 @@ class Usage:
     """What a `Meter` saw on one device, in bytes. Printed, it says the peak and its split."""
 
     pieces: tuple[Piece, ...] = field(repr=False)
-    # In order: the change in bytes, the index of its piece or -1, the phase. A change of 0 marks the beginning of a phase.
-    events: tuple[tuple[int, int, str], ...] = field(repr=False)
+    events: tuple[Event, ...] = field(repr=False)
     grain: int = 1  # bytes; the device's allocator rounds each piece up to a multiple
     host: "Usage | None" = field(default=None, repr=False)  # of the host's memory, if that is not the device's
 
@@ -89,14 +95,14 @@ class Usage:
     def by_phase(self) -> dict[str, int]:
         """The peak inside each phase, in the order of the phases, with what was in use when the phase began."""
         phases: dict[str, int] = {}
-        for (_, _, phase), total in zip(self.events, self._totals, strict=True):
-            phases[phase] = max(phases.get(phase, 0), int(total))
+        for event, total in zip(self.events, self._totals, strict=True):
+            phases[event.phase] = max(phases.get(event.phase, 0), int(total))
         return phases
 
     @property
     def peak_phase(self) -> str:
         """The phase in which the peak was."""
-        return self.events[self._peak_index][2]
+        return self.events[self._peak_index].phase
 
     @property
     def split(self) -> dict[str, int]:
@@ -108,22 +114,7 @@ class Usage:
         """A row per event: its `phase`, and the bytes of each of `KINDS` from then on."""
         import pandas as pd
 
-        return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[phase for _, _, phase in self.events])
-
-    def top(self, count: int = 10) -> "pd.DataFrame":
-        """The `count` largest pieces alive at the peak: bytes, kind, module, operator, shape, dtype."""
-        import pandas as pd
-
-        sizes = Counter({i: piece.bytes for i, piece in enumerate(self.pieces) if piece.was_there})
-        for change, index, _ in self.events[: self._peak_index + 1]:
-            sizes[index] += change
-        sizes = {i: self._round(size) for i, size in sizes.items()}
-        largest = sorted((i for i in sizes if sizes[i]), key=lambda i: -sizes[i])[:count]
-        rows = [
-            {**vars(self.pieces[i]), "bytes": sizes[i], "dtype": str(self.pieces[i].dtype).removeprefix("torch.")}
-            for i in largest
-        ]
-        return pd.DataFrame(rows, columns=["bytes", "kind", "module", "operator", "shape", "dtype"])
+        return pd.DataFrame(self._in_use, columns=list(KINDS)).assign(phase=[event.phase for event in self.events])
 
     def _round(self, size: int) -> int:
         return round_up(size, self.grain)
@@ -249,11 +240,11 @@ class Log:
         kinds = np.array([label.kind for label in self.labels])
         for kind in dict.fromkeys(kinds.tolist()):
             in_use = np.where(kinds == kind, self.rounded, 0).cumsum()
-            largest |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest()}
+            largest |= {(phase, kind): int(in_use[phases == phase].max()) for phase in self.fullest_index_by_phase()}
         return largest
 
-    def fullest(self) -> dict[str, int]:
-        """For each phase, in order, the index of the event after which the most bytes are in use."""
+    def fullest_index_by_phase(self) -> dict[str, int]:
+        """By phase, in order, the index of the event after which the most bytes are in use."""
         indices: dict[str, int] = {}
         for index in range(self.before_step, len(self.labels)):
             phase = self.labels[index].phase

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_iter, tree_leaves
 
 from course_utils.errors import CourseError
 from course_utils.memory.trace.as_cuda import HOST
-from course_utils.memory.trace.fake import ASKS_DEVICE, device_of
-from course_utils.memory.trace.log import Piece, Usage
+from course_utils.memory.trace.fake import DEVICE_QUESTION, device_of
+from course_utils.memory.trace.log import Event, Piece, Usage
 from course_utils.memory.trace.modules import ModuleStack
 from course_utils.memory.trace.phases import observe_phases
 from course_utils.memory.trace.scratch import may_hide, peak_inside
@@ -32,14 +32,13 @@ from course_utils.memory.trace.storages import LivePiece, StorageLog
 
 _KIND_BY_ACTIVITY = {"forward": "activations", "backward": "backward temporaries", "update": "optimizer temporaries"}
 _aten = torch.ops.aten
-_STRIDED = torch.strided
 _RESIZE = _aten.resize_.default
-_ADDS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
-_IN_PLACE_UNWATCHED = set(map(id, _ADDS))  # hashing an operator takes longer than all else here
+_ADDITIONS = (_aten.add.Tensor, _aten.index_put.default, _aten.scatter.src, _aten.scatter_add.default)
+_ADDITION_IDS = set(map(id, _ADDITIONS))  # hashing an operator takes longer than all else here
 _TRAITS: dict[int, tuple[bool, bool, bool]] = {}  # by `id` too: operators are never given back
-_LASTING = ("gradients", "parameters", "optimizer state")
+_LASTING_KINDS = ("gradients", "parameters", "optimizer state")
 _REGISTERED_ATTRIBUTES = dict.fromkeys(("_parameters", "_buffers", "_modules"))
-_COLLECTIVE = ("c10d", "_c10d_functional", "fsdp")
+_COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "fsdp")
 
 
 class Meter(TorchDispatchMode):
@@ -98,7 +97,7 @@ class Meter(TorchDispatchMode):
             was_there = live.bytes_before is not None
             size = live.bytes_before if was_there else live.bytes
             pieces.append(Piece(size, live.kind, module, str(live.operator), tuple(live.shape), live.dtype, was_there))
-        events = ((change, new_index[index], phase) for change, index, phase in self._log.events if index in new_index)
+        events = (Event(e.change, new_index[e.piece], e.phase) for e in self._log.events if e.piece in new_index)
         return Usage(tuple(pieces), tuple(events), grain, host)
 
     def __enter__(self):
@@ -132,7 +131,7 @@ class Meter(TorchDispatchMode):
         return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
-        if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
+        if func is DEVICE_QUESTION and type(args[0]) is FakeTensor:
             return args[0].fake_device
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the call comes again with the tensors inside
@@ -142,12 +141,9 @@ class Meter(TorchDispatchMode):
             self._update_phase()
             if hides and self._look_inside and (size := peak_inside(func, args, kwargs or {}, result)):
                 self._log_inside(func, size, self._kind_of_birth())
-            if type(result) is torch.Tensor:
-                self._log_tensor(result, func, args)
-            else:
-                for tensor in tree_iter(result):
-                    if isinstance(tensor, torch.Tensor):
-                        self._log_tensor(tensor, func, args)
+            for tensor in [result] if type(result) is torch.Tensor else tree_iter(result):
+                if isinstance(tensor, torch.Tensor):
+                    self._log_tensor(tensor, func, args)
         if sends:
             self._note_communication(func, args, kwargs or {})
         return result
@@ -164,7 +160,7 @@ class Meter(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):
                 piece = self._log.piece_of(tensor.untyped_storage())
-                if piece and piece.bytes_before is None and piece.kind not in _LASTING:
+                if piece and piece.bytes_before is None and piece.kind not in _LASTING_KINDS:
                     piece.kind = "communication"
 
     def _update_phase(self) -> None:
@@ -204,7 +200,7 @@ class Meter(TorchDispatchMode):
             for inner in _inner_tensors(tensor):
                 self._log_tensor(inner, operator)
             return
-        if tensor.layout is not _STRIDED:
+        if tensor.layout is not torch.strided:
             if type(tensor) is FakeTensor:
                 raise CourseError(
                     "The memory of sparse tensors depends on their values, and a dry run has none: leave sparse=True out, "
@@ -224,7 +220,7 @@ class Meter(TorchDispatchMode):
         piece = LivePiece(storage.nbytes(), kind, module, node, operator, tensor.shape, tensor.dtype, device)
         self._log.add(piece, storage)
         in_backward = self._activity == "backward" and not torch.is_grad_enabled()
-        if in_backward and id(operator) in _IN_PLACE_UNWATCHED:
+        if in_backward and id(operator) in _ADDITION_IDS:
             self._log.note_sum(tensor, args[0], only_by_engine=operator is _aten.add.Tensor)
 
     def _kind_of_birth(self) -> str:
@@ -320,7 +316,7 @@ def _find_traits(func: OpOverload) -> tuple[bool, bool, bool]:
     returns_new = any(r.alias_info is None and "Tensor" in str(r.type) for r in returns)
     makes = (returns_new or func is _RESIZE) and func.namespace != "profiler"
     hides = may_hide(func)
-    _TRAITS[id(func)] = traits = makes or hides, hides, func.namespace in _COLLECTIVE
+    _TRAITS[id(func)] = traits = makes or hides, hides, func.namespace in _COLLECTIVE_NAMESPACES
     return traits
 
 

@@ -1,14 +1,17 @@
-"""What a forward pass saves for the backward pass, by tensor and module; the bytes of memory behind tensors."""
+"""What a forward pass saves for the backward pass: by tensor and module, or for a dry run nowhere; bytes behind tensors."""
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 
 import pandas as pd
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
-_PARAMETER, _SAVED_BEFORE, _ACTIVATION = "parameter or buffer", "saved before", "activation"
+_PARAMETER, _EARLIER_SAVE, _ACTIVATION = "parameter or buffer", "saved before", "activation"
 
 
 def saved_bytes(forward: Callable[[], object], model: nn.Module) -> int:
@@ -33,7 +36,7 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
         kind = kinds.get(_storage_of(tensor), _ACTIVATION)
-        kinds.setdefault(_storage_of(tensor), _SAVED_BEFORE)
+        kinds.setdefault(_storage_of(tensor), _EARLIER_SAVE)
         size = tensor.untyped_storage().nbytes() if kind == _ACTIVATION else 0
         rows.append((running[-1], tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size, kind))
         return tensor.detach()  # without its graph: a tensor saved in its own graph would never be freed
@@ -50,6 +53,27 @@ def saved_list(forward: Callable[[], object], model: nn.Module) -> pd.DataFrame:
         result = forward()
     del result  # the graph must outlive the count, or a freed tensor's address could be counted twice
     return pd.DataFrame(rows, columns=["module", "shape", "dtype", "bytes", "kind"])
+
+
+class SavedNowhere(torch.autograd.graph.saved_tensors_hooks):
+    """`SavedOnDisk` for fake tensors: saved ones take no memory, nor do those that are mapped from the file again."""
+
+    def __init__(self, model: nn.Module):
+        resident = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+
+        def save(tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
+            if tensor.untyped_storage()._cdata in resident:
+                return tensor.detach()
+            return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+        def read(saved: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
+            if isinstance(saved, torch.Tensor):
+                return saved
+            # Made under the fake mode alone, so that the meter does not see it.
+            with _disable_current_modes() as modes, next(mode for mode in modes if isinstance(mode, FakeTensorMode)):
+                return saved()
+
+        super().__init__(save, read)
 
 
 def distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:

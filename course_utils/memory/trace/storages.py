@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from course_utils.memory.trace.log import Event
+
 
 @dataclass(slots=True)
 class LivePiece:
@@ -32,11 +34,11 @@ class _Addition(NamedTuple):
 
 
 class StorageLog:
-    """All pieces in the order of allocation, and all events: the change in bytes, the index of the piece or -1, the phase."""
+    """All pieces in the order of allocation, and all events."""
 
     def __init__(self):
         self.pieces: list[LivePiece] = []
-        self.events: list[tuple[int, int, str]] = []
+        self.events: list[Event] = []
         self._phase = "forward"
         # By the storage's address, the index of its piece and a reference that tells when it is freed.
         self._alive: dict[int, tuple[int, weakref.ref]] = {}
@@ -46,7 +48,7 @@ class StorageLog:
         """Log the phase, if it is a new one."""
         if phase != self._phase or not self.events:
             self._phase = phase
-            self.events.append((0, -1, phase))
+            self.events.append(Event(0, -1, phase))
 
     def piece_of(self, storage: torch.UntypedStorage) -> LivePiece | None:
         """The piece of a storage that is in use; None for one that is not in the log."""
@@ -60,18 +62,18 @@ class StorageLog:
         self._alive[address] = index, weakref.ref(storage, partial(self._log_death, address))
         self.pieces.append(piece)
         if piece.bytes_before is None:
-            self.events.append((piece.bytes, index, self._phase))
+            self.events.append(Event(piece.bytes, index, self._phase))
 
     def add_passing(self, piece: LivePiece) -> None:
         """Log memory that is allocated and freed inside one operator."""
-        self.events += [(change, len(self.pieces), self._phase) for change in (piece.bytes, -piece.bytes)]
+        self.events += [Event(change, len(self.pieces), self._phase) for change in (piece.bytes, -piece.bytes)]
         self.pieces.append(piece)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """Log the storage's new size."""
         index, _ = self._alive[storage._cdata]
         piece = self.pieces[index]
-        self.events.append((storage.nbytes() - piece.bytes, index, self._phase))
+        self.events.append(Event(storage.nbytes() - piece.bytes, index, self._phase))
         piece.bytes = storage.nbytes()
 
     def note_sum(self, total: torch.Tensor, gradient: torch.Tensor, only_by_engine: bool) -> None:
@@ -104,4 +106,4 @@ class StorageLog:
             self._alive[addition.address] = index, self._alive[addition.address][1]
             self._addition = None
         else:
-            self.events.append((-self.pieces[index].bytes, index, self._phase))
+            self.events.append(Event(-self.pieces[index].bytes, index, self._phase))

@@ -22,8 +22,8 @@ from course_utils import cli, data, hardware, models
 from course_utils.cli import train
 from course_utils.errors import CourseError
 from course_utils.memory import Recipe
-from course_utils.memory.planning.command import OWN_LOOP
-from course_utils.memory.planning.emit import emit, kind_for
+from course_utils.memory.planning.command import OWN_LOOP_CALLS
+from course_utils.memory.planning.emit import emit, form_for
 from course_utils.memory.step.recipe import OPTIMIZERS, PRECISIONS
 from course_utils.optim import hidden_matrices
 from course_utils.script.job import BatchSplit
@@ -125,7 +125,7 @@ def test_what_trl_has_a_setting_for_is_sent_there():
 )  # fmt: skip
 def test_a_recipe_is_told_the_kind_that_says_all_of_it(fields, kind):
     recipe = replace(PLAIN, **{"accumulation": 1, **fields})
-    assert kind_for(recipe) == kind
+    assert form_for(recipe) == kind
     if kind == "own loop":
         (field,) = fields
         assert f"# No setting: {field} is" in emit("trl", "gpt2", recipe)
@@ -210,9 +210,9 @@ def test_what_course_train_has_no_flag_for_is_refused():
     recipes |= {name: replace(PLAIN, **{"lora": 8, name: value}) for name, value in adapters.items()}
     recipes["segments"] = replace(PLAIN, checkpointing=True, segments=3)
     recipes["context_parallel"] = replace(PLAIN, ranks=2, context_parallel=2)
-    assert {*recipes, "eval_logits"} == set(OWN_LOOP)
+    assert {*recipes, "eval_logits"} == set(OWN_LOOP_CALLS)
     for (name, recipe), kind in product(recipes.items(), ("train", "torchrun", "slurm")):
-        refusal = f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP[name])}"
+        refusal = f"no flag for {name}=.*loop of your own with {re.escape(OWN_LOOP_CALLS[name])}"
         with pytest.raises(CourseError, match=refusal):
             emit(kind, "gpt2", recipe)
     for optimizer in ("adamw4bit", lambda parameters: None):
@@ -225,7 +225,7 @@ def test_what_course_train_has_no_flag_for_is_refused():
 
 
 def test_what_a_loop_of_ones_own_is_sent_to_is_there():
-    for name in OWN_LOOP.values():
+    for name in OWN_LOOP_CALLS.values():
         if " " not in name and "(" not in name:
             module, _, attribute = name.rpartition(".")
             ours = module.split(".")[0] in ("training", "techniques", "optim", "distributed")

@@ -17,7 +17,7 @@ from course_utils.memory import Recipe, plan
 from course_utils.memory.formulas.trial import run_step, try_recipe
 from course_utils.memory.planning import search
 from course_utils.memory.planning.changes import CHANGES, apply_all
-from course_utils.memory.planning.need import DOES_NOT, FITS, TIGHT, fits, needs
+from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, fits, needs
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.units import GiB, MiB
@@ -55,7 +55,7 @@ def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
 
 def assert_rows_are_true(answer, rows=slice(None)):
     """Each row's figures are those of a dry run of its recipe."""
-    assert answer.verdict == DOES_NOT
+    assert answer.verdict == DOES_NOT_FIT
     assert answer.rows[rows]
     for row in answer.rows[rows]:
         assert row.peak == pytest.approx(dry(LLAMA, row.recipe).peak, rel=0.001), row.names
@@ -88,7 +88,7 @@ def test_each_row_equals_a_dry_run_of_its_recipe(tight):
     assert_rows_are_in_order(tight)
     assert "What would make it fit, the least intrusive first:" in str(tight)
     answer = json.loads(json.dumps(tight.json()))
-    assert (answer["verdict"], answer["recipe"]) == (DOES_NOT, plain_recipe(RECIPE))
+    assert (answer["verdict"], answer["recipe"]) == (DOES_NOT_FIT, plain_recipe(RECIPE))
     assert [tuple(row["names"]) for row in answer["rows"]] == [row.names for row in tight.rows]
 
 
@@ -155,7 +155,7 @@ def test_what_disturbs_less_and_is_tight_is_named(only):
 def test_where_nothing_fits_rows_are_those_that_lower_the_peak_most(only):
     only({"keep only the loss", "SGD", "fused attention"})
     answer = plan(LLAMA, 2**20, RECIPE, cards=())
-    assert {row.verdict for row in answer.rows} == {DOES_NOT}
+    assert {row.verdict for row in answer.rows} == {DOES_NOT_FIT}
     peaks = [row.peak for row in answer.rows]
     assert peaks == sorted(peaks)
     assert peaks[-1] < answer.trial.peak
@@ -298,7 +298,7 @@ def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only)
     quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16", checkpointing=True)
     need = needs(try_recipe(source_of(LLAMA), quantized).log, "cuda")
     answer = plan(LLAMA, need.low - 1, quantized, cards=(2, 4))
-    assert (answer.verdict, "fewest cards by ZeRO-3" in answer.largest) == (DOES_NOT, False)
+    assert (answer.verdict, "fewest cards by ZeRO-3" in answer.largest) == (DOES_NOT_FIT, False)
     assert "ZeRO-3" not in str(answer)
     fields = "batch=4, sequence=2048, precision=bf16, optimizer=adamw-foreach"
     assert f"Settings: {fields}, checkpointing, lora=4, quantized=nf4." in str(answer)
@@ -313,7 +313,7 @@ def test_where_no_batch_fits_it_is_said(only):
 
 def test_a_card_on_which_it_fits_by_the_label_alone_is_named(monkeypatch):
     low, high = need_of()
-    assert (need_of().verdict(0.92 * high), need_of().verdict(0.92 * low)) == (TIGHT, DOES_NOT)
+    assert (need_of().verdict(0.92 * high), need_of().verdict(0.92 * low)) == (TIGHT, DOES_NOT_FIT)
     sizes = {"by the label": high, "tight by the label": low, "in any case": int(high / 0.92) + 1}
     cards = {name: replace(hardware.machine("H100"), name=name, memory=size) for name, size in sizes.items()}
     cards |= {"without": replace(cards["tight by the label"], name="without", flop_rates={"float16": 1e12})}

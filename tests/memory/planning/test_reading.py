@@ -19,7 +19,7 @@ from course_utils.memory.planning.emit import NO_SETTING, emit
 from course_utils.memory.planning.reading import hub
 from course_utils.memory.planning.reading.lengths import lengths_of
 from course_utils.memory.planning.reading.read import read
-from course_utils.memory.planning.reading.tools import PEFT, tables
+from course_utils.memory.planning.reading.tools import PEFT_VERSION, tables
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import LOOPS, OPTIMIZERS
 
@@ -77,7 +77,7 @@ def test_the_versions_that_are_named_are_those_that_are_installed():
     from importlib.metadata import version
 
     tools = {"transformers": "trainer", "trl": "trl", "accelerate": "accelerate"}
-    names = {package: tables().tools[key].name for package, key in tools.items()} | {"peft": PEFT}
+    names = {package: tables().tools[key].name for package, key in tools.items()} | {"peft": PEFT_VERSION}
     for package, name in names.items():
         assert name.split()[1] == ".".join(version(package).split(".")[:2])
 

@@ -173,7 +173,7 @@ def test_what_is_overwritten_with_unknown_numbers_is_known_no_more():
 
 
 def test_a_loop_that_waits_for_another_answer_is_stopped_with_its_line(monkeypatch):
-    monkeypatch.setattr(fake, "SAME_QUESTION", 50)
+    monkeypatch.setattr(fake, "MAX_REPEATED_QUESTIONS", 50)
 
     def step(model):
         while model(torch.ones(1, 4)).sum() > 0:  # always so: the answer is 1

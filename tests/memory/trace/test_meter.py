@@ -52,15 +52,12 @@ def test_gradients_are_as_large_as_parameters_when_backward_ends(small):
     assert backward["gradients"].iloc[-1] == models.parameter_bytes(model)
 
 
-def test_the_largest_pieces_name_their_module(small):
+def test_pieces_name_their_module(small):
     usage, (model, *_) = small
-    top = usage.top(200)
-    assert top["bytes"].is_monotonic_decreasing
-    assert usage.top(len(usage.pieces))["bytes"].sum() == usage.peak
     names = {name for name, _ in model.named_modules()}
-    assert set(top["module"]) <= names
-    embedding = top[top["kind"] == "parameters"].iloc[0]
-    assert (embedding["module"], embedding["shape"]) == ("distilbert.embeddings.word_embeddings", (1000, 32))
+    assert {piece.module for piece in usage.pieces} <= names
+    largest = max((piece for piece in usage.pieces if piece.kind == "parameters"), key=lambda piece: piece.bytes)
+    assert (largest.module, largest.bytes) == ("distilbert.embeddings.word_embeddings", 1000 * 32 * 4)
     born_backward = [p for p in usage.pieces if p.kind == "backward temporaries" and p.operator.startswith("aten.mm")]
     assert born_backward
     assert all(piece.module for piece in born_backward)

@@ -2,19 +2,21 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from math import nan
 from textwrap import fill
 
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.settings import Computed, Settings, Value
-from course_utils.memory.planning.reading.tools import AT_LEAST, PEFT, UNKNOWN, Tool, Unmodeled, tables
+from course_utils.memory.planning.reading.tools import AT_LEAST, PEFT_VERSION, UNKNOWN, Tool, Unmodeled, tables
 from course_utils.memory.step.recipe import Recipe, flag_of
 
 _ADAPTER_FIELDS = ("lora_targets", "modules_to_save", "lora_dropout", "quantized", "double_quantization", "upcast")
-_READ_BY_HAND = ("attention", "eval_batch", "lora", *_ADAPTER_FIELDS)
+_FIELDS_WITH_READERS = ("attention", "eval_batch", "lora", *_ADAPTER_FIELDS)
 # Fields that more than one file can set.
-_IN_SEVERAL_FILES = ("zero_stage", "offload", "ranks")
-_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
+_FIELDS_OF_SEVERAL_FILES = ("zero_stage", "offload", "ranks")
+_SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "none": False, "": False}
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,7 @@ class Reading:
     def table(self) -> list[str]:
         """Lines of text: for each value that is written down its origin, then for each tool its defaults."""
         values = {"model": self.model, **self.fields}
-        rows = [
-            (f"{name}={_write(values[name])}", origin) for name, origin in self.provenance.items() if name in values
-        ]
+        rows = [(f"{name}={_write(values[name])}", self.provenance[name]) for name in self.provenance if name in values]
         defaults: dict[str, list[str]] = {}
         for value, origin in rows:
             if origin.startswith(("default of ", "loop of ")):
@@ -121,7 +121,7 @@ class _Reader:
                 self._put(name, _CONVERTERS[type(getattr(Recipe, name))](key, value), value.origin)
         if self.tool.loop:
             if "sequence" not in self.fields and "sequence" not in self.unmodeled:
-                self._note_unknown("sequence", "no file says how long texts are; say it with --sequence")
+                self._note_missing("sequence", "how long texts are")
             origin = f"loop of {self.tool.name}"
             self._put("keeps_outputs", False, origin)
             self._put("zero_grad", "after-update", origin)
@@ -160,6 +160,9 @@ class _Reader:
     def _note_unknown(self, key: str, reason: str) -> None:
         self.unmodeled[key] = Unmodeled(UNKNOWN, reason)
 
+    def _note_missing(self, name: str, fact: str) -> None:
+        self._note_unknown(name, f"no file says {fact}; say it with {flag_of(name)}")
+
     def _note_unmodeled(self, key: str, value: Value) -> None:
         self.unmodeled[key] = tables().unmodeled[key].said_by(f"{key.replace('_', ' ')} ({value.origin})")
 
@@ -181,35 +184,27 @@ class _Reader:
         if name == "galore_adamw":
             options = self.settings.get("optim_args")
             rank = re.search(r"rank=(\d+)", str(options.value)) if options else None
-            self._put(
-                "galore",
-                int(rank[1]) if rank else 128,
-                options.origin if rank else f"default of {tables().tools['trainer'].name}",
-            )
+            if rank:
+                self._put("galore", int(rank[1]), options.origin)
+            else:
+                self._put("galore", 128, f"default of {tables().tools['trainer'].name}")
 
     def _read_attention(self) -> None:
         value = self._take_value("attn_implementation", "attention")
         if value is None:
             return
-        kind = str(value.value)
-        if kind in ("eager", "sdpa", "None"):
-            self._put("attention", kind.replace("None", "sdpa"), value.origin)
-        elif re.search(r"flash|fa[234]", kind):
+        name = str(value.value)
+        if name in ("eager", "sdpa", "None"):
+            self._put("attention", name.replace("None", "sdpa"), value.origin)
+        elif re.search(r"flash|fa[234]", name):
             self._put("attention", "sdpa", value.origin)
-            self.remarks.append(f"{kind} ({value.origin}) is planned as sdpa, whose flash kernel keeps the same.")
+            self.remarks.append(f"{name} ({value.origin}) is planned as sdpa, whose flash kernel keeps the same.")
         else:
-            self._note_unknown("attention", f"attn_implementation={kind} ({value.origin}) may keep other tensors")
+            self._note_unknown("attention", f"attn_implementation={name} ({value.origin}) may keep other tensors")
 
     def _read_adapters(self) -> None:
         if not self._take_switch("use_peft", "lora"):
-            four = self.settings.get("load_in_4bit")
-            rank = self.settings.get("lora_r")
-            if four is not None and not isinstance(four.value, Computed) and _read_switch("load_in_4bit", four):
-                doubt = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
-                self._note_unknown("quantized", f"load_in_4bit ({four.origin}) {doubt}")
-            elif rank is not None:
-                remark = f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.origin})."
-                self.remarks.append(remark)
+            self._remark_on_missing_adapters()
             return
         self._take("lora", "lora_r", _read_count)
         self._take("lora_dropout", "lora_dropout", _read_number)
@@ -219,21 +214,33 @@ class _Reader:
             names = _read_names("lora_target_modules", targets)
             self._put("lora_targets", () if names in (("all-linear",), ("all",)) else names, targets.origin)
         elif family in tables().targets:
-            self._put("lora_targets", tables().targets[family], f"default of {PEFT} for {family}")
+            self._put("lora_targets", tables().targets[family], f"default of {PEFT_VERSION} for {family}")
         else:
-            self._note_unknown("lora_targets", "no file says which layers get adapters; say it with --lora-targets")
+            self._note_missing("lora_targets", "which layers get adapters")
         saved = self._take_value("lora_modules_to_save", "modules_to_save")
         if saved is not None and saved.value:
             self._put("modules_to_save", _read_names("lora_modules_to_save", saved), saved.origin)
         if self._take_switch("load_in_4bit", "quantized"):
-            self._take("quantized", "load_in_4bit", lambda *_: "nf4")
-            self._take("double_quantization", "use_bnb_nested_quant", _read_switch)
-            upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
-            self._put("upcast", bool(upcast.value), upcast.origin)
-            dtype = self._take_value("dtype", "upcast")
-            if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
-                rest = Unmodeled(AT_LEAST, "what is not in 4 bits is loaded in float32, and planned in bfloat16")
-                self.unmodeled["upcast"] = rest.said_by(f"dtype={dtype.value} ({dtype.origin})")
+            self._read_quantization()
+
+    def _remark_on_missing_adapters(self) -> None:
+        four = self.settings.get("load_in_4bit")
+        rank = self.settings.get("lora_r")
+        if four is not None and not isinstance(four.value, Computed) and _read_switch("load_in_4bit", four):
+            doubt = "quantizes weights, and nothing says that adapters are trained too, as use_peft: true does"
+            self._note_unknown("quantized", f"load_in_4bit ({four.origin}) {doubt}")
+        elif rank is not None:
+            self.remarks.append(f"Without use_peft: true there are no adapters, whatever lora_r says ({rank.origin}).")
+
+    def _read_quantization(self) -> None:
+        self._take("quantized", "load_in_4bit", lambda *_: "nf4")
+        self._take("double_quantization", "use_bnb_nested_quant", _read_switch)
+        upcast = self.settings.get("upcast", Value(False, f"as {self.tool.name} trains"))
+        self._put("upcast", bool(upcast.value), upcast.origin)
+        dtype = self._take_value("dtype", "upcast")
+        if not upcast.value and dtype is not None and str(dtype.value).endswith("float32"):
+            rest = Unmodeled(AT_LEAST, "what is not in 4 bits is loaded in float32, and planned in bfloat16")
+            self.unmodeled["upcast"] = rest.said_by(f"dtype={dtype.value} ({dtype.origin})")
 
     def _read_precision(self) -> None:
         bf16, fp16 = (self._take_value(key, "precision") for key in ("bf16", "fp16"))
@@ -263,13 +270,10 @@ class _Reader:
             width = self.facts.dtype or "float32"
             origin = f"{origin}, the weights' {width}"
             if self.facts.dtype is None:
-                self._note_unknown(
-                    "precision", "no file says in which dtype weights are loaded; say it with --precision"
-                )
+                self._note_missing("precision", "in which dtype weights are loaded")
         if width == "float32":
-            self._put(
-                "precision", "autocast" if "bf16" in active_keys else "fp16" if active_keys else "fp32", half.origin
-            )
+            precision = "autocast" if "bf16" in active_keys else "fp16"
+            self._put("precision", precision if active_keys else "fp32", half.origin)
         elif width in ("bfloat16", "float16"):
             self._put("precision", "bf16", origin)
             if width == "float16":
@@ -277,10 +281,8 @@ class _Reader:
             if self.fields.get("quantized") and not self.fields.get("upcast") and self.tool.loop != "trl":
                 self._note_unmodeled("float32_adapters", Value(width, origin))
             if active_keys:
-                self.remarks.append(
-                    f"Autocast ({half.origin}) over weights in {width} ({origin}) is planned as all in bfloat16; norms that are "
-                    "PyTorch's own are then in float32, and take more."
-                )
+                remark = f"Autocast ({half.origin}) over weights in {width} ({origin}) is planned as all in bfloat16"
+                self.remarks.append(f"{remark}; norms that are PyTorch's own are then in float32, and take more.")
         else:
             self._note_unknown("precision", f"dtype={width} ({origin}) is none of the plan's")
 
@@ -290,50 +292,41 @@ class _Reader:
             return
         self._take("eval_batch", "per_device_eval_batch_size", _read_count)
         if metrics := self.settings.get("compute_metrics"):
-            self.unmodeled["eval_logits"] = Unmodeled(
-                AT_LEAST,
-                f"compute_metrics ({metrics.origin}) keeps the logits of all examples that are evaluated; say how "
-                "many with --eval-logits",
-            )
+            reason = f"compute_metrics ({metrics.origin}) keeps the logits of all examples that are evaluated"
+            self.unmodeled["eval_logits"] = Unmodeled(AT_LEAST, f"{reason}; say how many with --eval-logits")
 
     def _read_unmodeled(self) -> None:
         for key, value in self.settings.items():
             one_rank = 1 if key.endswith(("size", "degree")) else None
             if key in tables().unmodeled and value.value not in (None, False, "", "no", [], {}, one_rank):
                 self._note_unmodeled(key, value)
-        kind = self.settings.get("class")
-        if kind is not None and _task_of_class(kind.value) != _task_of_class(self.facts.architecture or "ForCausalLM"):
-            self._read_head(kind)
+        head = self.settings.get("class")
+        if head is not None and _task_of_class(head.value) != _task_of_class(self.facts.architecture or "ForCausalLM"):
+            self._read_head(head)
         if self.facts.quantized:
             self._note_unmodeled("other_quantization", Value(True, f"{self.facts.quantized} in its config.json"))
         if self.fields.get("zero_stage") and "ranks" not in self.fields:
-            self._note_unknown("ranks", "no file says how many ranks share the work; say it with --ranks")
+            self._note_missing("ranks", "how many ranks share the work")
         loss = self.settings.get("loss_type")
         if self.tool.loop == "trl" and loss is not None and loss.value not in ("nll", "chunked_nll"):
             self._note_unknown("trl_loss", f"{loss.origin} chooses another loss than the plan's")
 
-    def _read_head(self, kind: Value) -> None:
-        if not _task_of_class(kind.value):  # it has no loss of its own, so the script makes one
+    def _read_head(self, head: Value) -> None:
+        if not _task_of_class(head.value):  # it has no loss of its own, so the script makes one
             architecture = self.facts.architecture or "language model"
-            self._note_unknown(
-                "class",
-                f"{kind.value} ({kind.origin}) has no head, and a {architecture} is planned; for a module of your own "
-                "write FILE.py:FUNCTION",
-            )
+            reason = f"{head.value} ({head.origin}) has no head, and a {architecture} is planned"
+            self._note_unknown("class", f"{reason}; for a module of your own write FILE.py:FUNCTION")
             return
         labels = self.settings.get("num_labels")
         count = None if labels is None or isinstance(labels.value, Computed) else _read_count("num_labels", labels)
-        self.head = kind.value.rpartition(".")[2], count
+        self.head = head.value.rpartition(".")[2], count
         if labels is not None and count is None:
             counted = f"counted when the script runs ({labels.origin})"
             self.remarks.append(f"The labels are {counted}; planned with as many as the model has.")
         task = self.settings.get("task_type")
         if self.fields.get("lora") and task is not None and "modules_to_save" not in self.fields:
-            self.unmodeled["modules_to_save"] = Unmodeled(
-                AT_LEAST,
-                f"by task_type ({task.origin}) peft trains the head whole beside the adapters; say its name with "
-                "--modules-to-save",
-            )
+            reason = f"by task_type ({task.origin}) peft trains the head whole beside the adapters"
+            self.unmodeled["modules_to_save"] = Unmodeled(AT_LEAST, f"{reason}; say its name with --modules-to-save")
 
 
 def _write(value: object) -> str:
@@ -342,16 +335,16 @@ def _write(value: object) -> str:
 
 def _plain_keys() -> dict[str, str]:
     """The fields whose value is that of one key, with this key of Trainer's or TRL's."""
-    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _READ_BY_HAND}
+    by_tool = {field.name: field.metadata["keys"] for field in fields(Recipe) if field.name not in _FIELDS_WITH_READERS}
     keys = {name: tools.get("trainer") or tools.get("trl") for name, tools in by_tool.items()}
-    return {name: key for name, key in keys.items() if key} | {name: name for name in _IN_SEVERAL_FILES}
+    return {name: key for name, key in keys.items() if key} | {name: name for name in _FIELDS_OF_SEVERAL_FILES}
 
 
-def _task_of_class(kind: str) -> str:
+def _task_of_class(class_name: str) -> str:
     """The task in the name of a class of Transformers, such as `CausalLM`; empty for a model without a head."""
     for old, new in (("LMHeadModel", "ForCausalLM"), ("ForConditionalGeneration", "ForSeq2SeqLM")):
-        kind = kind.replace(old, new)
-    return kind.partition("For")[2]
+        class_name = class_name.replace(old, new)
+    return class_name.partition("For")[2]
 
 
 def _read_count(key: str, value: Value) -> int:
@@ -363,17 +356,17 @@ def _read_count(key: str, value: Value) -> int:
 
 
 def _read_number(key: str, value: Value) -> float:
-    try:
-        number = float("nan" if isinstance(value.value, bool) else 0 if value.value is None else value.value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
+    number = nan
+    if not isinstance(value.value, bool):
+        with suppress(TypeError, ValueError, OverflowError):
+            number = float(0 if value.value is None else value.value)
     if not abs(number) < 1e15:
         raise CourseError(f"{value.origin}: {key} must be a number, not {value.value!r}.")
     return number
 
 
 def _read_switch(key: str, value: Value) -> bool:
-    switch = _TRUTHS.get(str(value.value).lower())
+    switch = _SWITCHES.get(str(value.value).lower())
     if switch is None:
         raise CourseError(f"{value.origin}: {key} must be true or false, not {value.value!r}.")
     return switch

@@ -13,8 +13,8 @@ from course_utils.memory.planning.reading.fields import PublishedFacts
 from course_utils.models import NAMES, PUBLIC, canonical_name
 from course_utils.settings import settings, variables
 
-SECONDS = 3.0
-"""The longest time to wait for an answer of the Hub."""
+TIMEOUT = 3.0
+"""Seconds to wait for an answer of the Hub."""
 _ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 # The most bytes of a config.json that are read.
 _MAX_BYTES = 2**20
@@ -68,32 +68,32 @@ def _download(name: str, advice: str) -> str:
     environment = variables("HF_ENDPOINT", "HF_TOKEN")
     address = f"{environment.get('HF_ENDPOINT', 'https://huggingface.co').rstrip('/')}/{name}/resolve/main/config.json"
     headers = {"Authorization": f"Bearer {environment['HF_TOKEN']}"} if environment.get("HF_TOKEN") else {}
-    answers: list[str | Exception] = []
+    replies: list[str | Exception] = []
 
     def look_up() -> None:
         try:
-            with urlopen(Request(address, headers=headers), timeout=SECONDS) as response:
+            with urlopen(Request(address, headers=headers), timeout=TIMEOUT) as response:
                 text = response.read(_MAX_BYTES).decode("utf-8")
-            answers.append(text if isinstance(json.loads(text), dict) else ValueError("no JSON object"))
+            replies.append(text if isinstance(json.loads(text), dict) else ValueError("no JSON object"))
         except (OSError, ValueError) as error:
-            answers.append(error)
+            replies.append(error)
 
     asking = Thread(target=look_up, daemon=True)  # an address that does not resolve would take longer than `timeout`
     asking.start()
-    asking.join(SECONDS)
-    answer = answers[0] if answers else TimeoutError("no answer")
-    if isinstance(answer, str):
-        return answer
-    code = answer.code if isinstance(answer, HTTPError) else None
+    asking.join(TIMEOUT)
+    reply = replies[0] if replies else TimeoutError("no answer")
+    if isinstance(reply, str):
+        return reply
+    code = reply.code if isinstance(reply, HTTPError) else None
     if code in (401, 403):
         raise CourseError(
             f"{name} is gated, private or not on the Hub; accept its terms there and set HF_TOKEN, or {advice}"
         )
     if code == 404:
         raise CourseError(f"The Hub has no config.json of {name}; {advice}")
-    reason = answer.reason if isinstance(answer, URLError) else answer
+    reason = reply.reason if isinstance(reply, URLError) else reply
     raise CourseError(
-        f"{name} is not known here and not in the local cache, and the Hub did not answer in {SECONDS:.0f} s ({reason}); {advice}"
+        f"{name} is not known here and not in the local cache, and the Hub did not answer in {TIMEOUT:.0f} s ({reason}); {advice}"
     )
 
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -10,7 +11,7 @@ from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.settings import Settings, Value, read_keys, require_file
 from course_utils.memory.planning.reading.tools import AT_LEAST, Unmodeled, tables
 
-LAUNCH = "launch line"
+LAUNCH_ORIGIN = "launch line"
 _LAUNCHERS = {
     "accelerate": "launch",
     "llamafactory-cli": "train",
@@ -20,34 +21,22 @@ _LAUNCHERS = {
     "deepspeed": "",
     "python": "",
 }
-_AS_MODULE = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
+_MODULE_LAUNCHERS = {"torch.distributed.run": ["torchrun"], "accelerate.commands.launch": ["accelerate", "launch"]}
 
 
-def read_launch(argv: list[str]) -> tuple[str, Settings, str, Settings, list[str]]:
-    """The parts of a launch line: the launcher, its flags, the target that it runs, and the target's arguments and files.
+class LaunchLine(NamedTuple):
+    """The parts of a line such as `accelerate launch --num_processes 2 sft.py --bf16 true`."""
 
-    An example is `accelerate launch --num_processes 2 sft.py --bf16 true`. Raises `CourseError` for a line of another form.
-    """
-    try:
-        argv = shlex.split(argv[0]) if len(argv) == 1 else [word for word in argv if word.strip("\\ \n")]
-    except ValueError as error:
-        raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
-    # Variables and commands that may come before the launcher.
-    while argv and (re.match(r"[A-Za-z_]\w*=", argv[0]) or argv[0] in ("uv", "run", "srun")):
-        argv = argv[1:]
-    if argv and argv[0].endswith(".py"):  # `uv run` starts a script in this way
-        argv = ["python", *argv]
-    launcher = re.sub(r"^python[\d.]+$", "python", Path(argv[0]).name) if argv else ""
-    if launcher == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _AS_MODULE:
-        argv = [*_AS_MODULE[argv[2]], *argv[3:]]
-        launcher = argv[0]
-    order = _LAUNCHERS.get(launcher)
-    if order is None or order and argv[1:2] != [order]:
-        launchers = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
-        raise CourseError(
-            f"{' '.join(argv[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
-        )
-    argv = argv[2:] if order else argv[1:]
+    launcher: str
+    flags: Settings  # the launcher's
+    target: str  # what it runs
+    arguments: Settings  # the target's
+    files: list[str]  # that stand among these
+
+
+def split_launch_line(argv: list[str]) -> LaunchLine:
+    """The parts of a launch line; raises `CourseError` for a line of another form."""
+    launcher, argv = _split_launcher(argv)
     suffixes = (".py", ".yaml", ".yml", ".json")
 
     def is_target(index: int) -> bool:
@@ -58,15 +47,40 @@ def read_launch(argv: list[str]) -> tuple[str, Settings, str, Settings, list[str
     index = next(filter(is_target, range(len(argv))), None)
     if index is None or argv[index].startswith("-"):
         raise CourseError(f"The launch line of {launcher} names nothing to run; give it whole, as you type it.")
-    return launcher, _flags(argv[:index])[0], argv[index], *_flags(argv[index + 1 :])
+    return LaunchLine(launcher, _read_flags(argv[:index])[0], argv[index], *_read_flags(argv[index + 1 :]))
 
 
-def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]) -> Settings:
-    """The settings that a launcher adds: the number of ranks, and for accelerate its file or the one by `accelerate config`.
+def _split_launcher(argv: list[str]) -> tuple[str, list[str]]:
+    """The launcher by its usual name, and the words after it and its command."""
+    try:
+        argv = shlex.split(argv[0]) if len(argv) == 1 else [word for word in argv if word.strip("\\ \n")]
+    except ValueError as error:
+        raise CourseError(f"The launch line cannot be taken apart: {error}.") from None
+    # Variables and commands that may come before the launcher.
+    while argv and (re.match(r"[A-Za-z_]\w*=", argv[0]) or argv[0] in ("uv", "run", "srun")):
+        argv = argv[1:]
+    if argv and argv[0].endswith(".py"):  # `uv run` starts a script in this way
+        argv = ["python", *argv]
+    launcher = re.sub(r"^python[\d.]+$", "python", Path(argv[0]).name) if argv else ""
+    if launcher == "python" and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULE_LAUNCHERS:
+        argv = [*_MODULE_LAUNCHERS[argv[2]], *argv[3:]]
+        launcher = argv[0]
+    order = _LAUNCHERS.get(launcher)
+    if order is None or order and argv[1:2] != [order]:
+        launchers = ", ".join(" ".join(filter(None, pair)) for pair in _LAUNCHERS.items())
+        raise CourseError(
+            f"{' '.join(argv[:2])!r} starts no training that can be read; after -- give one of {launchers}, as you type it."
+        )
+    return launcher, argv[2:] if order else argv[1:]
 
-    What is unknown goes into `problems`.
+
+def read_launcher(launcher: str, flags: Settings) -> tuple[Settings, dict[str, Unmodeled]]:
+    """The settings that a launcher adds, and what it leaves unknown.
+
+    They are the number of ranks, and for accelerate those in its file, or in the one by `accelerate config`.
     """
     settings: Settings = {}
+    problems: dict[str, Unmodeled] = {}
     if launcher == "accelerate":
         config = flags.get("config_file")
         path = Path(str(config.value)) if config else Path.home() / ".cache/huggingface/accelerate/default_config.yaml"
@@ -78,14 +92,14 @@ def read_launcher(launcher: str, flags: Settings, problems: dict[str, Unmodeled]
     if ranks is not None and isinstance(ranks.value, int) and isinstance(nodes.value, int):
         settings["ranks"] = Value(ranks.value * nodes.value, ranks.origin)
     elif launcher in ("python", "torchrun"):
-        settings["ranks"] = Value(1, LAUNCH if launcher == "python" else "default of torchrun")
+        settings["ranks"] = Value(1, LAUNCH_ORIGIN if launcher == "python" else "default of torchrun")
     elif "ranks" not in settings:
         reason = f"{launcher} starts a rank on each device; say how many with --ranks"
         problems["ranks"] = Unmodeled(AT_LEAST, reason)
-    return settings
+    return settings, problems
 
 
-def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
+def _read_flags(argv: list[str]) -> tuple[Settings, list[str]]:
     """The flags of a line, with underscores in their names, and the other words.
 
     Flags are `--name value`, `--name=value`, `--name` alone and `name=value`.
@@ -103,8 +117,9 @@ def _flags(argv: list[str]) -> tuple[Settings, list[str]]:
             others.append(word)
         else:
             by_flag[name].append(_read_word(word))
-    values = {key: texts if len(texts) > 1 else texts[0] if texts else True for key, texts in by_flag.items()}
-    return {key: Value(value, LAUNCH) for key, value in values.items()}, others
+    by_flag = {key: values or [True] for key, values in by_flag.items()}
+    flags = {key: Value(values if len(values) > 1 else values[0], LAUNCH_ORIGIN) for key, values in by_flag.items()}
+    return flags, others
 
 
 def _read_word(word: str) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 from course_utils.errors import CourseError
 from course_utils.memory.planning.reading.fields import Reading
 from course_utils.memory.planning.reading.hub import describe, find_model
-from course_utils.memory.planning.reading.launch import read_launch, read_launcher
+from course_utils.memory.planning.reading.launch import read_launcher, split_launch_line
 from course_utils.memory.planning.reading.settings import (
     Computed,
     Script,
@@ -19,12 +19,12 @@ from course_utils.memory.planning.reading.settings import (
     require_file,
     text_of,
 )
-from course_utils.memory.planning.reading.tools import PEFT, UNKNOWN, Tool, Unmodeled, kind_of, tables
+from course_utils.memory.planning.reading.tools import PEFT_VERSION, UNKNOWN, Tool, Unmodeled, tables, tool_of
 from course_utils.memory.step.recipe import flag_of
 from course_utils.models import SETTINGS, is_model
 
-_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
-_TRAINERS = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
+_ARGUMENT_CLASSES = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig")
+_TRAINER_CLASSES = ("Trainer", "Seq2SeqTrainer", "SFTTrainer")
 # Arguments of a trainer that count; the last two are names of an older TRL.
 _TRAINER_ARGUMENTS = ("compute_metrics", "optimizers", "max_seq_length", "packing")
 _BIT_FLAGS = ("load_in_4bit", "load_in_8bit")
@@ -52,24 +52,26 @@ def read(arguments: Iterable[str], launch: Iterable[str] | None = None, ranks: i
     settings |= files_read.read_deepspeed_file(settings)
     if ranks is not None:
         settings["ranks"] = Value(ranks, flag_of("ranks"))
-    name = settings.get("model_name_or_path")
-    if models:
-        model = find_model(models[0])
-    elif name is not None and isinstance(name.value, str) and name.value.strip():
-        # Not the course's own small model of that name.
-        model = find_model({"gpt2": "gpt2-small"}.get(name.value, name.value))
-    else:
-        problem = f"{name.origin} does not write it down" if name is not None else "Nothing names it"
-        raise CourseError(
-            f"Which model is it? {problem}; name it first: course plan llama-3.1-8b {' '.join(arguments)} --memory 24GB."
-        )
+    name = Value(models[0], "the command") if models else _name_in(settings, arguments)
+    model = find_model(name.value)
     tools = [tool for tool, _ in parts]
     tool = next((tool for tool in tools if tool.loop), tools[0] if tools else None)
     if tool is None:
         return Reading(model)
-    origin = "the command" if models else name.origin
-    result = Reading.from_settings(model, origin, settings, tool, describe(model))
+    result = Reading.from_settings(model, name.origin, settings, tool, describe(model))
     return replace(result, unmodeled=result.unmodeled | files_read.problems)
+
+
+def _name_in(settings: Settings, arguments: list[str]) -> Value:
+    """The model's name in the settings of `arguments`; raises `CourseError` if there is none."""
+    name = settings.get("model_name_or_path")
+    if name is not None and isinstance(name.value, str) and name.value.strip():
+        # Not the course's own small model of that name.
+        return Value({"gpt2": "gpt2-small"}.get(name.value, name.value), name.origin)
+    problem = f"{name.origin} does not write it down" if name is not None else "Nothing names it"
+    raise CourseError(
+        f"Which model is it? {problem}; name it first: course plan llama-3.1-8b {' '.join(arguments)} --memory 24GB."
+    )
 
 
 def _translate(parts: list[tuple[Tool, Settings]]) -> Settings:
@@ -99,7 +101,7 @@ class _Files:
                     f"{path}:{number} says what this file leaves out: {left_out} Give it as a flag, and delete the line."
                 )
         settings = read_keys(path)
-        tool = kind_of(settings)
+        tool = tool_of(settings)
         if tool is None:
             raise CourseError(
                 f"{path} has no key by which files of TRL, Trainer, Accelerate, DeepSpeed, LLaMA-Factory or axolotl are "
@@ -121,7 +123,7 @@ class _Files:
         script = read_script(path, launch_arguments)
         is_trl = any(name.startswith("SFT") for name in script.names)
         takes_flags = bool(script.names & {"HfArgumentParser", "TrlParser"})
-        if not (takes_flags or script.names & {*_ARGUMENTS, *_TRAINERS}):
+        if not (takes_flags or script.names & {*_ARGUMENT_CLASSES, *_TRAINER_CLASSES}):
             raise CourseError(
                 f"{path} makes no TrainingArguments and no SFTConfig; for a module of your own write {path}:FUNCTION."
             )
@@ -132,8 +134,7 @@ class _Files:
                 settings |= self._read_call(function.rpartition(".")[2], call, tool)
         settings |= self._read_model(script)
         if "optimizers" in settings:
-            reason = f"{settings['optimizers'].origin} hands over an optimizer; say it with --optimizer"
-            self.problems["optimizer"] = Unmodeled(UNKNOWN, reason)
+            self._note_unknown("optimizer", settings["optimizers"], "hands over an optimizer; say it with --optimizer")
         for name in script.names & tables().unmodeled.keys():
             key = "frozen" if name.startswith("requires_grad") else name
             self.problems[key] = tables().unmodeled[name].said_by(f"{name} ({path.name})")
@@ -146,12 +147,12 @@ class _Files:
 
     def _read_call(self, function: str, call: Settings, tool: Tool) -> Settings:
         """The settings in the arguments of a call that configures or makes a trainer, or cuts texts."""
-        if function in _ARGUMENTS:
+        if function in _ARGUMENT_CLASSES:
             self._note_computed(call)
             settings = {key: value for key, value in call.items() if key.isidentifier()}
             _refuse_misspelled(settings, tool)
             return settings
-        if function in _TRAINERS:
+        if function in _TRAINER_CLASSES:
             settings = {key: call[key] for key in _TRAINER_ARGUMENTS if key in call}
             model = call.get("model") or call.get("0")
             return settings | ({"model_name_or_path": model} if model and isinstance(model.value, str) else {})
@@ -175,8 +176,8 @@ class _Files:
             take(call, bnb_4bit_use_double_quant="use_bnb_nested_quant", **{key: key for key in _BIT_FLAGS})
         for call in script.calls.get("LoraConfig", []):
             self._note_computed(call)
-            settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT}")}
-            settings["lora_dropout"] = Value(0.0, f"default of {PEFT}")
+            settings |= {"use_peft": Value(True, call["()"].origin), "lora_r": Value(8, f"default of {PEFT_VERSION}")}
+            settings["lora_dropout"] = Value(0.0, f"default of {PEFT_VERSION}")
             take(call, r="lora_r", **{key: key for key in ("task_type", "lora_dropout", "use_dora")})
             take(call, **{key: f"lora_{key}" for key in ("target_modules", "target_parameters", "modules_to_save")})
         for call in script.calls.get("prepare_model_for_kbit_training", []):
@@ -185,28 +186,32 @@ class _Files:
 
     def _note_computed(self, call: Settings) -> None:
         if "**" in call:
-            self.problems["**"] = Unmodeled(
-                UNKNOWN, f"{call['**'].origin} hands over arguments by ** that are computed"
-            )
+            self._note_unknown("**", call["**"], "hands over arguments by ** that are computed")
+
+    def _note_unknown(self, key: str, value: Value, reason: str) -> None:
+        self.problems[key] = Unmodeled(UNKNOWN, f"{value.origin} {reason}")
 
     def read_launch(self, argv: list[str]) -> tuple[list[tuple[Tool, Settings]], Settings]:
         """The files that a launch line names and its arguments, each with its tool, and the launcher's settings."""
-        launcher, flags, target, arguments, files = read_launch(argv)
-        files = [file for file in (target, *files) if file.lower().endswith(SETTINGS)]
-        if config := arguments.get("config"):
+        line = split_launch_line(argv)
+        target = line.target
+        files = [file for file in (target, *line.files) if file.lower().endswith(SETTINGS)]
+        if config := line.arguments.get("config"):
             files.append(str(config.value))
-        parts = [self.read_file(Path(file), arguments) for file in files]
+        parts = [self.read_file(Path(file), line.arguments) for file in files]
         tool = parts[0][0] if parts else None
-        if launcher == "trl":
+        if line.launcher == "trl":
             tool = tables().tools["trl"]
             if target != "sft":
                 self.problems["rl"] = tables().unmodeled["rl"].said_by(f"trl {target}")
         if tool is None:
             raise CourseError(f"{target} is a module that is not read; give its script or file of settings instead.")
         if not target.endswith(".py"):
-            _refuse_misspelled(arguments, tool)
-            parts.append((tool, arguments))
-        return parts, read_launcher(launcher, flags, self.problems)
+            _refuse_misspelled(line.arguments, tool)
+            parts.append((tool, line.arguments))
+        settings, problems = read_launcher(line.launcher, line.flags)
+        self.problems |= problems
+        return parts, settings
 
     def read_deepspeed_file(self, settings: Settings) -> Settings:
         """The settings in the file that `deepspeed: FILE` names, without those that Trainer's settings have already."""
@@ -214,9 +219,7 @@ class _Files:
         if file is None or not isinstance(file.value, str | Computed) or not file.value:
             return {}
         if isinstance(file.value, Computed) or not Path(file.value).is_file():
-            self.problems["deepspeed"] = Unmodeled(
-                UNKNOWN, f"{file.origin} names a file of DeepSpeed's that is not here"
-            )
+            self._note_unknown("deepspeed", file, "names a file of DeepSpeed's that is not here")
             return {}
         inner = tables().tools["deepspeed"].translate(read_keys(Path(file.value)))
         return {key: value for key, value in inner.items() if key not in settings}

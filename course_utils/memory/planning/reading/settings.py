@@ -12,7 +12,7 @@ from course_utils.errors import CourseError
 
 # The most bytes of a file of settings.
 _MAX_BYTES = 2**20
-_TO_JSON = 'python -c "import torch; print(torch.load({!r}, weights_only=False).to_json_string())" > args.json'
+_JSON_COMMAND = 'python -c "import torch; print(torch.load({!r}, weights_only=False).to_json_string())" > args.json'
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -45,7 +45,7 @@ def text_of(path: Path) -> str:
     if path.suffix in (".bin", ".pt", ".pkl"):
         raise CourseError(
             f"{path} is a pickle, which runs code as it is read; where you trust it, write its JSON and give that: "
-            + _TO_JSON.format(str(path))
+            + _JSON_COMMAND.format(str(path))
         )
     try:
         if path.stat().st_size > _MAX_BYTES:

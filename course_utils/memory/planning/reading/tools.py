@@ -14,10 +14,10 @@ from course_utils.memory.step.recipe import OPTIMIZERS
 
 UNKNOWN, AT_LEAST = "unknown", "at least"
 """How to read the verdict if the plan does not count something; `UNKNOWN` outweighs `AT_LEAST`."""
-PEFT = "peft 0.21"
+PEFT_VERSION = "peft 0.21"
 """The version whose defaults hold where a script makes adapters or no file names their layers."""
 # Keys for which null is a value; for all others it means that they are absent.
-_NO_BOUND = ("max_length", "max_grad_norm")
+_NULLABLE_KEYS = ("max_length", "max_grad_norm")
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Tool:
     def translate(self, settings: Settings) -> Settings:
         """The settings in TRL's keys."""
         renamed = {self.rename.get(key, key): value for key, value in settings.items()}
-        renamed = {key: value for key, value in renamed.items() if value.value is not None or key in _NO_BOUND}
-        return _SPECIAL.get(self.key, _translate_trainer)(renamed, self)
+        renamed = {key: value for key, value in renamed.items() if value.value is not None or key in _NULLABLE_KEYS}
+        return _TRANSLATIONS.get(self.key, _translate_trainer)(renamed, self)
 
 
 class Unmodeled(NamedTuple):
@@ -86,7 +86,7 @@ def tables() -> Tables:
     )
 
 
-def kind_of(settings: Settings) -> Tool | None:
+def tool_of(settings: Settings) -> Tool | None:
     """The tool whose files have some of these keys; None if there is none."""
     tools = tables().tools
     order = ("axolotl", "llama-factory", "accelerate", "deepspeed", "trl", "trainer")
@@ -106,11 +106,13 @@ def _translate_trainer(settings: Settings, tool: Tool) -> Settings:
             settings.setdefault(tool.rename.get(key, key), Value(inits.value[key], inits.origin))
     if (fsdp := settings.get("fsdp")) and fsdp.value:
         options = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).split()
-        stage = 2 if "shard_grad_op" in options else 3 if fsdp.value is True or "full_shard" in options else 0
+        stage = 3 if fsdp.value is True or "full_shard" in options else 0
+        stage = 2 if "shard_grad_op" in options else stage
         settings |= {"zero_stage": Value(stage, fsdp.origin), "offload": Value("offload" in options, fsdp.origin)}
         for key, new in (("offload_params", "offload"), ("activation_checkpointing", "gradient_checkpointing")):
             inner = settings.get(f"fsdp_config.{key}") or settings.get(f"fsdp_config.fsdp_{key}")
-            settings |= {new: inner} if inner and inner.value else {}
+            if inner and inner.value:
+                settings[new] = inner
         if not any(_is_on(settings, f"fsdp_config.{key}", 2, "2") for key in ("version", "fsdp_version")):
             settings["fsdp1"] = fsdp
     prefix = "deepspeed."
@@ -135,16 +137,12 @@ def _translate_deepspeed(settings: Settings, tool: Tool) -> Settings:
 
 
 def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
-    # What stands in fsdp_config or deepspeed_config is a flag of `accelerate launch` by itself.
-    for key in list(settings):
-        outer, _, inner = key.partition(".")
-        if outer in ("fsdp_config", "deepspeed_config") and inner:
-            settings.setdefault(tool.rename.get(inner, inner), settings[key])
-    kind = settings.get("distributed_type", Value("", ""))
-    if kind.value in ("NO", False):
-        settings.setdefault("ranks", Value(1, kind.origin))
-    if kind.value == "MULTI_CPU":
-        settings.setdefault("use_cpu", Value(True, kind.origin))
+    settings |= _flatten_configs(settings, tool)
+    distributed_type = settings.get("distributed_type", Value("", ""))
+    if distributed_type.value in ("NO", False):
+        settings.setdefault("ranks", Value(1, distributed_type.origin))
+    if distributed_type.value == "MULTI_CPU":
+        settings.setdefault("use_cpu", Value(True, distributed_type.origin))
     dynamo = settings.get("dynamo_config.dynamo_backend") or settings.get("dynamo_backend")
     if dynamo and str(dynamo.value).lower() not in ("no", "false"):
         settings["torch_compile"] = Value(True, dynamo.origin)
@@ -152,28 +150,47 @@ def _translate_accelerate(settings: Settings, tool: Tool) -> Settings:
         settings["fp8"] = settings["mixed_precision"]
     names = {"ranks", "use_cpu", "torch_compile", "mixed_precision", "fp8"}
     names |= {"gradient_accumulation_steps", "parallelism_config"}
-    if kind.value == "FSDP" or _is_on(settings, "use_fsdp"):
+    if distributed_type.value == "FSDP" or _is_on(settings, "use_fsdp"):
         names |= {"zero_stage", "offload", "gradient_checkpointing", "fsdp1", "hybrid_shard"}
-        version = settings.get("fsdp_version") or tool.default("fsdp_version")
-        strategy = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
-        strategy = strategy or tool.default("fsdp_reshard_after_forward")
-        stage = 2 if strategy.value in (False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") or strategy.value == 2 else 3
-        settings["zero_stage"] = Value(0 if strategy.value == "NO_SHARD" else stage, strategy.origin)
-        settings |= {"fsdp1": version} if str(version.value) != "2" else {}
-        settings |= {"hybrid_shard": strategy} if "HYBRID" in str(strategy.value) else {}
-    elif kind.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
+        settings |= _translate_fsdp(settings, tool)
+    elif distributed_type.value == "DEEPSPEED" or _is_on(settings, "use_deepspeed"):
         settings |= _translate_deepspeed(settings, tool)
         names |= {"zero_stage", "offload", "deepspeed", "max_grad_norm", "deepspeed_shards"}
     return {key: value for key, value in settings.items() if key in names or key.startswith("megatron_lm_config")}
 
 
+def _flatten_configs(settings: Settings, tool: Tool) -> Settings:
+    """What stands in fsdp_config or deepspeed_config alone: each is a flag of `accelerate launch` by itself."""
+    flat: Settings = {}
+    for key, value in settings.items():
+        outer, _, inner = key.partition(".")
+        name = tool.rename.get(inner, inner)
+        if outer in ("fsdp_config", "deepspeed_config") and inner and name not in settings:
+            flat.setdefault(name, value)
+    return flat
+
+
+def _translate_fsdp(settings: Settings, tool: Tool) -> Settings:
+    """The stage that stands for FSDP's strategy, and marks of its first version and of hybrid sharding."""
+    version = settings.get("fsdp_version") or tool.default("fsdp_version")
+    strategy = settings.get("fsdp_sharding_strategy") or settings.get("fsdp_reshard_after_forward")
+    strategy = strategy or tool.default("fsdp_reshard_after_forward")
+    stage = 2 if strategy.value in (2, False, "SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else 3
+    translated = {"zero_stage": Value(0 if strategy.value == "NO_SHARD" else stage, strategy.origin)}
+    if str(version.value) != "2":
+        translated["fsdp1"] = version
+    if "HYBRID" in str(strategy.value):
+        translated["hybrid_shard"] = strategy
+    return translated
+
+
 def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
     settings = _translate_trainer(settings, tool)
     values = ChainMap(settings, {key: tool.default(key) for key in tool.defaults})
-    kind = values["finetuning_type"]
-    settings["use_peft"] = Value(kind.value == "lora", kind.origin)
-    if kind.value not in ("lora", "full"):
-        settings["other_method"] = kind
+    finetuning = values["finetuning_type"]
+    settings["use_peft"] = Value(finetuning.value == "lora", finetuning.origin)
+    if finetuning.value not in ("lora", "full"):
+        settings["other_method"] = finetuning
     if "disable_gradient_checkpointing" in settings:
         off = settings["disable_gradient_checkpointing"]
         settings["gradient_checkpointing"] = Value(not off.value, off.origin)
@@ -186,7 +203,7 @@ def _translate_llama_factory(settings: Settings, tool: Tool) -> Settings:
     settings["dtype"] = Value("float32", f"as {tool.name} trains")
     for key, dtype in (("fp16", "float16"), ("bf16", "bfloat16"), ("pure_bf16", "bfloat16")):
         # Frozen weights lie in the products' dtype.
-        if _is_on(settings, key) and (kind.value == "lora" or key == "pure_bf16"):
+        if _is_on(settings, key) and (finetuning.value == "lora" or key == "pure_bf16"):
             settings["dtype"] = Value(dtype, settings[key].origin)
     if values["stage"].value not in ("sft", "pt"):
         settings["rl"] = values["stage"]
@@ -203,7 +220,8 @@ def _translate_axolotl(settings: Settings, tool: Tool) -> Settings:
     settings = _translate_trainer(settings, tool)
     if adapter := settings.get("adapter"):
         settings["use_peft"] = Value(adapter.value in ("lora", "qlora"), adapter.origin)
-        settings |= {"other_method": adapter} if adapter.value not in ("lora", "qlora", "") else {}
+        if adapter.value not in ("lora", "qlora", ""):
+            settings["other_method"] = adapter
     if _is_on(settings, "lora_target_linear"):
         settings["lora_target_modules"] = Value("all-linear", settings["lora_target_linear"].origin)
     if _is_on(settings, "flex_attention"):
@@ -218,13 +236,13 @@ def _translate_axolotl(settings: Settings, tool: Tool) -> Settings:
         batch = settings.get("per_device_train_batch_size") or tool.default("per_device_train_batch_size")
         settings.setdefault("per_device_eval_batch_size", batch)
         settings.setdefault("eval_strategy", Value("steps", settings["val_set_size"].origin))
-    kind = settings.get("gradient_checkpointing", Value(False, ""))
-    if isinstance(kind.value, str):  # unsloth, offload, offload_disk
-        settings |= {"gradient_checkpointing": Value(True, kind.origin), "other_method": kind}
+    checkpointing = settings.get("gradient_checkpointing", Value(False, ""))
+    if isinstance(checkpointing.value, str):  # unsloth, offload, offload_disk
+        settings |= {"gradient_checkpointing": Value(True, checkpointing.origin), "other_method": checkpointing}
     return settings
 
 
-_SPECIAL = {
+_TRANSLATIONS = {
     "deepspeed": _translate_deepspeed,
     "accelerate": _translate_accelerate,
     "llama-factory": _translate_llama_factory,

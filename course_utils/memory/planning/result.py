@@ -1,4 +1,4 @@
-"""The answer to *does it fit?*, and its text. This file imports no torch."""
+"""The answer to *does it fit?*, its text, and the messages on the way to it. This file imports no torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from math import isnan
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from course_utils.hardware import OFFERED
+from course_utils.hardware import OFFERED_SHARE
 from course_utils.memory.planning.changes import level_of
-from course_utils.memory.planning.emit import kind_for
-from course_utils.memory.planning.need import DOES_NOT, FITS, TIGHT, Need, name_cards, needs
+from course_utils.memory.planning.emit import form_for
+from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, Need, name_cards, needs
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import format_bytes, format_seconds
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # The width in characters of the text beside a row's numbers.
 _TEXT_WIDTH = 68
-_OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
+_NOTE_ON_OWN_LOOP = " 'own loop': you write the training loop yourself; neither has a setting for it."
 LARGEST_BATCH, LONGEST_SEQUENCE, FEWEST_CARDS = "largest batch", "longest sequence", "fewest cards by ZeRO-3"
 """The keys of `Plan.largest`."""
 
@@ -50,12 +50,7 @@ class Row:
 
     @classmethod
     def from_trial(
-        cls,
-        plan: "Plan",
-        changes: "Sequence[Change]",
-        trial: "Trial | StoredTrial",
-        basis: str,
-        remarks: Iterable[str] = (),
+        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial | StoredTrial", remarks: Iterable[str] = ()
     ) -> "Row":
         """The row of `changes` in `plan`. `trial` is the step with them; `remarks` are appended to their costs."""
         need = needs(trial.log, trial.recipe.device)
@@ -69,7 +64,7 @@ class Row:
             saves=plan.trial.log.peak - trial.log.peak,
             seconds=trial.seconds - plan.trial.seconds,
             sent=trial.sent - plan.trial.sent,
-            basis=basis,
+            basis=trial.basis,
             recipe=trial.recipe,
         )
 
@@ -140,12 +135,12 @@ class Plan:
         if self.verdict != FITS and not any_fits:
             yield "\nNothing was found that is sure to fit."
         if self.rows:
-            title = (
-                "What would make it fit, the least intrusive first:" if any_fits else "Alone these lower the peak most:"
-            )
+            title = "Alone these lower the peak most:"
+            if any_fits:
+                title = "What would make it fit, the least intrusive first:"
             yield "\n".join(["", title, *table(self.rows), ""])
-            note = _OWN_LOOP if any(kind_for(row.recipe) == "own loop" for row in self.rows) else ""
-            if any(row.verdict != DOES_NOT for row in self.rows):
+            note = _NOTE_ON_OWN_LOOP if any(form_for(row.recipe) == "own loop" for row in self.rows) else ""
+            if any(row.verdict != DOES_NOT_FIT for row in self.rows):
                 yield f"To train by row N: --row N --emit train, or trl.{note}"
             yield "Not every combination was tried: others may fit too."
         if self.nearest:
@@ -167,9 +162,11 @@ class Plan:
 
     def _remark_on_label(self) -> str:
         """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
-        cards_of = self.need.cards
-        worse = {v: [card for card in cards_of(v, OFFERED) if card not in cards_of(v)] for v in (TIGHT, DOES_NOT)}
-        verdicts = [f"{verdict} on {name_cards(cards, self.recipe)}" for verdict, cards in worse.items() if cards]
+        verdicts = []
+        for verdict in (TIGHT, DOES_NOT_FIT):
+            worse = [card for card in self.need.cards(verdict, OFFERED_SHARE) if card not in self.need.cards(verdict)]
+            if worse:
+                verdicts.append(f"{verdict} on {name_cards(worse, self.recipe)}")
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
         return f"{advice} With 8 % less: {'; '.join(verdicts)}." if verdicts else advice
 
@@ -201,6 +198,19 @@ class Plan:
         }
 
 
+class Progress:
+    """Gets the messages of a plan and ignores them; a subclass overrides the methods whose messages it shows."""
+
+    def report(self, activity: str) -> None:
+        """Called with a phrase that says what is done next."""
+
+    def show_verdict(self, plan: Plan) -> None:
+        """Called with the plan as soon as it has a verdict, still without rows and largest sizes."""
+
+    def show_row(self, row: Row) -> None:
+        """Called with each row that fits, when it is found."""
+
+
 def _spell_for_json(seconds: float) -> float | None:
     return None if isnan(seconds) else seconds  # JSON has no NaN
 
@@ -230,7 +240,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         "change": [signed(-row.saves) for row in rows],
         "seconds": [longer(row.seconds) for row in rows],
         "sent": [signed(row.sent) if row.sent else "" for row in rows],
-        "train by": [kind_for(row.recipe) for row in rows],
+        "train by": [form_for(row.recipe) for row in rows],
     }
     widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items() if any(cells)}
 
