@@ -110,7 +110,7 @@ def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():
     assert "Last graded on 5 May 2026, 12:00." in page
     (alt,) = re.findall("<img src='data:image/svg[^']*' alt='(.*?)'>", page)
     assert sorted(points)[len(points) // 2] == 5
-    assert "the median is 5" in alt
+    assert "The median is 5" in alt
     assert "q1 5 of 5" in alt
     counted = re.findall(r"(\d+) with ([\d.]+) to ([\d.]+)", alt)
     assert sum(int(count) for count, _, _ in counted) == len(points)
