@@ -22,6 +22,8 @@ _DETOUR = re.compile(
 )
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _FUNCTIONS = (FunctionType, staticmethod, classmethod, type(functools.cache(len)))
+# The names that are disabled now, each time with the number of modules that were loaded by then.
+_disabled_names: list[tuple[tuple[str, ...], int]] = []
 
 
 class ForeignError(Exception):
@@ -61,8 +63,13 @@ def _paths_in(node: ast.AST) -> list[str]:
 def disable(names: Iterable[str]) -> Iterator[None]:
     """Disable `names` in the block: dotted names of classes, functions and modules, with all below them that is loaded.
 
-    Raises `CourseError` for a name of anything else.
+    A block within one of the same names does nothing, unless a module has been loaded since. Raises `CourseError` for a name of
+    anything else.
     """
+    names = tuple(names)
+    if not names or (names, len(sys.modules)) in _disabled_names:
+        yield
+        return
     with ExitStack() as undo:
         for name in names:
             value = _resolve(name)
@@ -76,6 +83,8 @@ def disable(names: Iterable[str]) -> Iterator[None]:
                 _empty(value, name, undo)
             else:
                 raise CourseError(f"{name} cannot be replaced by an answer; name a module, a class or a function.")
+        _disabled_names.append((names, len(sys.modules)))
+        undo.callback(_disabled_names.pop)
         yield
 
 

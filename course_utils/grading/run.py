@@ -47,10 +47,11 @@ def run_cases(
         return [foreign] * len(cases)
     seconds = question.case_seconds(seconds)
     outcomes: list[Outcome] = []
-    for case in cases:
-        outcomes.append(run_case(question, answer, case, seconds))
-        if outcomes[-1].kind in ENDLESS:
-            break
+    with disable(question.replaces):
+        for case in cases:
+            outcomes.append(run_case(question, answer, case, seconds))
+            if outcomes[-1].kind in ENDLESS:
+                break
     return outcomes + outcomes[-1:] * (len(cases) - len(outcomes))
 
 
