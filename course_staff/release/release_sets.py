@@ -10,9 +10,12 @@ from pathlib import Path
 from course_staff.notebooks.files import notebook_text, read_notebook
 from course_staff.release.cache import Part, ReleaseCache, parts_of
 from course_staff.release.release import check_facts, digest_of, exercise_notebook, file_names, json_text, set_entry
-from course_staff.release.source import load_solutions
+from course_staff.release.source import AuthoredQuestion, load_solutions
 
-_load_once = lru_cache(maxsize=2)(load_solutions)
+
+@lru_cache(maxsize=2)
+def _load_once(path: Path) -> list[AuthoredQuestion]:
+    return load_solutions(path)
 
 
 def release_sets(

@@ -2,9 +2,13 @@
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from course_utils.memory.planning.need import TIGHT
-from course_utils.memory.planning.result import Plan, Progress, Row
+from course_utils.memory.planning.progress import Progress
+
+if TYPE_CHECKING:
+    from course_utils.memory.planning.result import Plan, Row
 
 SECONDS_BEFORE_REMARK = 5.0
 """Seconds after which, without a terminal, a line says how long a plan takes."""
@@ -34,12 +38,12 @@ class StderrProgress(Progress):
             self.last_line = passed
             note(f"{passed:.0f} s: {activity}")
 
-    def show_verdict(self, plan: Plan) -> None:
+    def show_verdict(self, plan: "Plan") -> None:
         """Print the verdict."""
         self.verdict = f"it {plan.verdict.replace(TIGHT, f'is {TIGHT}')}; "
         self._show(plan.headline)
 
-    def show_row(self, row: Row) -> None:
+    def show_row(self, row: "Row") -> None:
         """Print a row that fits."""
         self._show(row.headline)
 

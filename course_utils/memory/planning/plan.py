@@ -13,7 +13,8 @@ from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.largest import largest_sizes
 from course_utils.memory.planning.need import FITS, fits, needs
-from course_utils.memory.planning.result import FEWEST_CARDS, Plan, Progress
+from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import FEWEST_CARDS, Plan
 from course_utils.memory.planning.search import Search
 from course_utils.memory.step.model import ModelLike, Source, source_of
 from course_utils.memory.step.recipe import Recipe

@@ -198,19 +198,6 @@ class Plan:
         }
 
 
-class Progress:
-    """Gets the messages of a plan and ignores them; a subclass overrides the methods whose messages it shows."""
-
-    def report(self, activity: str) -> None:
-        """Called with a phrase that says what is done next."""
-
-    def show_verdict(self, plan: Plan) -> None:
-        """Called with the plan as soon as it has a verdict, still without rows and largest sizes."""
-
-    def show_row(self, row: Row) -> None:
-        """Called with each row that fits, when it is found."""
-
-
 def _spell_for_json(seconds: float) -> float | None:
     return None if isnan(seconds) else seconds  # JSON has no NaN
 

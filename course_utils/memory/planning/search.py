@@ -25,7 +25,8 @@ from course_utils.memory.planning.changes import (
     level_of,
 )
 from course_utils.memory.planning.need import FITS, TIGHT, Need, fits, needs
-from course_utils.memory.planning.result import Plan, Progress, Row
+from course_utils.memory.planning.progress import Progress
+from course_utils.memory.planning.result import Plan, Row
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 
