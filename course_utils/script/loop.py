@@ -213,7 +213,7 @@ class JobRun:
         last = 0
         if manifest is not None:
             last = manifest["step"]
-            extras = manifest.get("extras") or manifest["more"]  # its former name
+            extras = manifest["extras"]
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(extras["scaler"])
             for name, before in extras["flags"].items():
