@@ -111,12 +111,12 @@ def test_the_class_is_a_table_and_a_picture_that_says_what_it_shows():
     (alt,) = re.findall("<img src='data:image/svg[^']*' alt='(.*?)'>", page)
     assert sorted(points)[len(points) // 2] == 5
     assert "The median is 5" in alt
-    assert "q1 5 of 5" in alt
-    counted = re.findall(r"(\d+) with ([\d.]+) to ([\d.]+)", alt)
-    assert sum(int(count) for count, _, _ in counted) == len(points)
-    for count, low, high in counted:
+    assert "q1: 100%" in alt
+    counted = re.findall(r"([\d.]+) to ([\d.]+): (\d+)", alt)
+    assert sum(int(count) for _, _, count in counted) == len(points)
+    for low, high, count in counted:
         top = float(high) == 6
         assert int(count) == sum(float(low) <= p < float(high) or (top and p == 6) for p in points)
     hard = [question(1, difficulty=3), question(2, state="passed", difficulty=1)]
     page = class_page([record("s", *hard)], "03_adamw", [])
-    assert "q1 (hard) 0 of 1, q2 (easy) 1 of 1" in page
+    assert "q1 · hard: 0%; q2 · easy: 100%" in page
