@@ -91,7 +91,10 @@ def disable(names: Iterable[str]) -> Iterator[None]:
 def _resolve(name: str) -> object:
     """The object with the dotted name; None if it is not loaded, but what is the course's own is loaded."""
     if name.startswith("course_utils."):
-        return import_module(name)  # its rooms load their files when they are first used
+        module = import_module(name)
+        for key in getattr(module, "__all__", ()):  # a room loads its files when they are first used
+            getattr(module, key)
+        return module
     parent, _, last = name.rpartition(".")
     return sys.modules.get(name) or (getattr(_resolve(parent), last, None) if parent else None)
 

@@ -63,10 +63,10 @@ def test_every_name_that_is_replaced_is_one_and_cannot_be_used(replaced):
         with disable([replaced]):
             assert _refuses(pkgutil.resolve_name(replaced))
         return
-    modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{replaced}.")]
-    values = [value for module in modules for value in vars(module).values()]
-    methods = [method for value in values if isinstance(value, type) for method in vars(value).values()]
     with disable([replaced]):
+        modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{replaced}.")]
+        values = [value for module in modules for value in vars(module).values()]
+        methods = [method for value in values if isinstance(value, type) for method in vars(value).values()]
         assert any(_refuses(function) for function in values + methods if isinstance(function, FunctionType))
 
 
