@@ -6,7 +6,6 @@ Each is measured: bytes at the peak, bytes on the wire, the parameters afterward
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mode
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -131,7 +130,7 @@ def modules_of_at_least(count: int, module: nn.Module) -> tuple[list[nn.Module],
 class RankMeasurement:
     """What one rank saw of a strategy."""
 
-    peak: int  # bytes, the `usual_peak` of its steps, all that it keeps included
+    peak: int  # bytes, the `lowest_peak` of its steps, all that it keeps included
     carried: float | None  # bytes over the loopback device in the quietest step, by the number of ranks, where counted
     elements: dict[str, int]  # of parameters and of optimizer state that lie on the rank between steps
     kinds: tuple[str, ...]  # of parameters: names of their classes
@@ -234,7 +233,7 @@ def accumulate_on_rank(
 def record(step: Callable[[], object]) -> tuple[int, float | None]:
     """Run `step` on all ranks at once `RECORDED_STEPS` times, or up to five times as often until each has a balanced account.
 
-    Returns the bytes of `usual_peak`, and `bytes_carried` in the quietest step, for each rank.
+    Returns the bytes of `lowest_peak`, and `bytes_carried` in the quietest step, for each rank.
     """
     accounts, carried = [], []
     all_balanced = torch.zeros(())
@@ -242,17 +241,16 @@ def record(step: Callable[[], object]) -> tuple[int, float | None]:
         accounts.append(account_of(lambda: carried.append(bytes_carried(step))))
         all_balanced = torch.tensor(float(any(account.left == 0 for account in accounts)))
         dist.all_reduce(all_balanced, dist.ReduceOp.MIN)
-    return usual_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()
+    return lowest_peak(accounts), None if None in carried else min(carried) / dist.get_world_size()
 
 
-def usual_peak(accounts: Sequence[Account]) -> int:
-    """The peak above the start of most steps whose accounts balance.
+def lowest_peak(accounts: Sequence[Account]) -> int:
+    """The lowest peak above the start.
 
-    A thread of gloo's may be the last to hold a tensor. The profiler misses what it releases, and the account does not balance.
-    Where it is late, on a busy machine, a step needs more than the others.
+    A thread of gloo's may be the last to hold a tensor. The profiler misses what it releases, and the account does not balance;
+    where it is late, a step needs more. Both only add to a peak.
     """
-    balanced = min(account.left for account in accounts)
-    return mode(account.above_start for account in accounts if account.left == balanced)
+    return min(account.above_start for account in accounts)
 
 
 def build_on_rank(config: "PretrainedConfig", device: str) -> tuple[Setup, int]:

@@ -97,7 +97,9 @@ def test_temporary_bytes_are_what_the_allocator_sees(by_hand):
     assert sum(allocated) == by_hand.temporary_bytes(p.shape)
 
 
-@pytest.mark.parametrize("shape", [(512, 512), (300, 704), (1024, 512), (30, 40)])
+@pytest.mark.parametrize(
+    "shape", [(300, 704), (30, 40), *(pytest.param(s, marks=pytest.mark.slow) for s in ((512, 512), (1024, 512)))]
+)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(optim.AdamW16bit, {}), (optim.AdamW4bit, {}), (optim.GaLore, {"rank": 16}), (optim.APOLLO, {"rank": 16})],

@@ -35,14 +35,8 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "with ranks",
-        pytest.param("torchrun", marks=pytest.mark.slow),
-        pytest.param("accelerate", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_two_processes_train_as_one_does(job, reference, launcher, tmp_path):
     text = Path(shutil.copy(job["data"], tmp_path))
     fields = {**job, "strategy": "fsdp2", "data": text}

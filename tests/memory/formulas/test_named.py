@@ -57,7 +57,7 @@ def draw(seed):
     return name, replace(recipe, **sizes, accumulation=rounds)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 150))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 150))])
 def test_shipped_formulas_are_a_dry_run_to_the_byte(seed):
     name, recipe = draw(seed)
     shipped, answer = look_up(name, recipe)

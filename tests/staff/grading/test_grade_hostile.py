@@ -268,7 +268,7 @@ def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monk
     assert "KeyError" in record["questions"][0]["public"][0]["sentence"]
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe_kind, order):
     """Each leaves files, a port, a process, and looks for the other's."""
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
@@ -290,7 +290,7 @@ return x * factor"""
 
 def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe_kind):
     texts = {"memory": answer_with(MEMORY), "remounts": answer_with(REMOUNT)}
-    records = grade_class(texts, exercise_set, safe_kind)
+    records = grade_class(texts, exercise_set, safe_kind, jobs=1)
     assert {name: points(record) for name, record in records.items()} == {"memory": [2, 1], "remounts": [0, 1]}
     assert not Path(sys.prefix, "written by a stranger").exists()
 
