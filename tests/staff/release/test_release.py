@@ -33,7 +33,8 @@ FOR_ALL_SETS = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem
 # In the last but one and the two before it, ranks start for every answer and every case; in the last each answer trains.
 MANY_ANSWERS = (
     "02_optimizers_from_scratch", "03_adamw", "04_adafactor", "05_8bit_adam", "06_gradient_accumulation",
-    "08_mixed_precision", "11_long_sequences", "11b_fewer_bits_and_weights", "09_local_sgd", "10_fsdp_and_zero", "12_scaling_out", "13_capstone",
+    "08_mixed_precision", "11_long_sequences", "11b_fewer_bits_and_weights",
+    "09_local_sgd", "10_fsdp_and_zero", "12_scaling_out", "13_capstone",
 )  # fmt: skip
 QUICK_SETS = pytest.mark.parametrize(
     "path",
