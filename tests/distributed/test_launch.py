@@ -30,6 +30,7 @@ def test_every_rank_gives_its_result_in_order_though_this_process_has_computed()
     assert launch(sum_over_ranks, 3, 10) == [(rank, 3, torch.tensor([16.0])) for rank in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked on Linux alone")
 def test_ready_comes_back_when_the_server_has_imported(tmp_path):
     """The server imports the models' modules that this process has; here a slow one, which notes who has imported it."""

@@ -91,7 +91,7 @@ def larger_moment(strategy, config, recipe, ranks):
     return max(lesson.two_moments(strategy, lesson.Sizes.from_model(config, recipe), ranks).values())
 
 
-QUICK_DRY_RUNS = {("ZeRO-3", 32, 1000), ("ZeRO-3", 256, 1000), ("DDP", 256, 1000), ("ZeRO-1", 256, 1000)}
+QUICK_DRY_RUNS = {("ZeRO-3", 32, 1000), ("ZeRO-3", 256, 1000)}
 DRY_RUNS = [
     *itertools.product(METHODS, (32, 256), (1000,), (2,), (4,)),
     *((strategy, *sizes) for strategy in METHODS for sizes in ((32, 8000, 2, 8), (256, 8000, 4, 8))),

@@ -42,8 +42,8 @@ def test_an_update_is_that_of_transformers_own_loss(config, changes):
     [
         (TIED, {"chunked_loss": 50}),
         (TIED, {"chunked_loss": 32, "precision": "autocast", "keeps_outputs": False}),
-        (TIED, {"chunked_loss": 10_000, "optimizer": "adamw"}),
-        (LLAMA, {"chunked_loss": 50, "accumulation": 2}),
+        pytest.param(TIED, {"chunked_loss": 10_000, "optimizer": "adamw"}, marks=pytest.mark.slow),
+        pytest.param(LLAMA, {"chunked_loss": 50, "accumulation": 2}, marks=pytest.mark.slow),
         (LLAMA, {"chunked_loss": 32, "precision": "bf16", "checkpointing": True}),
         (LLAMA, {"chunked_loss": 50, "lora": 4}),
     ],

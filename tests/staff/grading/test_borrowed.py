@@ -165,6 +165,7 @@ def fullest(by_instant):
 """
 
 
+@pytest.mark.usefixtures("warm_lanes")
 def test_the_set_is_not_where_the_answer_is(grade_class, safe_kind):
     """Its file also holds what the hidden oracles returned."""
     exercise_set = prepare_one("00_start_here", "q2")

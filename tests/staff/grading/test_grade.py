@@ -108,11 +108,10 @@ HONEST = {
 }
 
 
-def test_honest_and_broken_submissions(exercise_set, grade_class, monkeypatch):
-    """In two sandboxes for all of them, since a start takes three seconds."""
-    monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
+@pytest.mark.usefixtures("warm_lanes")
+def test_honest_and_broken_submissions(exercise_set, grade_class):
     texts = {name: sample.text for name, sample in HONEST.items()}
-    records = grade_class(texts, exercise_set, best_kind())
+    records = grade_class(texts, exercise_set, best_kind(), jobs=1)
     assert {name: tuple(points(record)) for name, record in records.items()} == {
         name: sample.points for name, sample in HONEST.items()
     }
@@ -120,7 +119,7 @@ def test_honest_and_broken_submissions(exercise_set, grade_class, monkeypatch):
         assert sample.sentence in json.dumps(records[name], ensure_ascii=False), name
     last = dict(reversed(list(texts.items())[:2]))
     second_run = grade_class(last, exercise_set, best_kind(), jobs=1)
-    assert second_run == {name: records[name] for name in last}, "the order and the number of processes decide nothing"
+    assert second_run == {name: records[name] for name in last}, "the order decides nothing"
 
 
 @pytest.mark.slow
@@ -206,7 +205,7 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, writ
         return read_submission(path, parse)
 
     monkeypatch.setattr(grade, "read_submission", fails_on_bo)
-    assert run_command() == 1
+    assert run_command("--jobs", "1") == 1
     assert "2 submissions, 100% of all points, 1 not graded" in capsys.readouterr().out
     out = tmp_path / "class-results"
     rows = {row["student"]: row for row in csv.DictReader((out / "results.csv").open(encoding="utf-8"))}
@@ -216,7 +215,7 @@ def test_a_fault_of_the_grader_costs_nobody_points_and_is_said(run_command, writ
     assert "Not graded yet" in page
     assert "0 of" not in page
     monkeypatch.setattr(grade, "read_submission", read_submission)
-    assert run_command() == 0
+    assert run_command("--jobs", "1") == 0
     assert "2 submissions, 100% of all points\n" in capsys.readouterr().out
 
 
@@ -248,7 +247,7 @@ def graded_class(run_command, write_class, tmp_path, warm_lanes):
     names = ("right", "=cmd()", "named mistake", "broken", "Zoë 学生 🙂")
     write_class({name: HONEST[name].text for name in names})
     (tmp_path / "class" / "answer.py").write_text("x")
-    assert run_command() == 0
+    assert run_command("--jobs", "1") == 0
     return tmp_path / "class-results"
 
 

@@ -269,12 +269,13 @@ def test_a_fault_of_the_judge_costs_one_question(exercise_set, grade_class, monk
 
 
 @pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("warm_lanes")
 def test_a_question_finds_nothing_that_another_one_left(exercise_set, grade_class, safe_kind, order):
     """Each leaves files, a port, a process, and looks for the other's."""
     first = f"# EXERCISE q1\n{SPY}\ndef scale(x, factor):\n    assert not found, found\n    {RIGHT}"
     second = f"# EXERCISE q2\n{SPY}\ndef following(n):\n    assert not found, found\n    return n + 1"
     exercise_set = replace(exercise_set, questions=exercise_set.questions[::order])
-    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe_kind)["spy"]
+    record = grade_class({"spy": notebook(SETUP, first, second)}, exercise_set, safe_kind, jobs=1)["spy"]
     assert points(record) == [2, 1][::order], json.dumps(record)
 
 
@@ -288,6 +289,7 @@ if os.uname().machine == "x86_64":  # the same by its number for programs with 3
 return x * factor"""
 
 
+@pytest.mark.usefixtures("warm_lanes")
 def test_uncounted_memory_is_refused_and_the_machine_is_read_only(exercise_set, grade_class, safe_kind):
     texts = {"memory": answer_with(MEMORY), "remounts": answer_with(REMOUNT)}
     records = grade_class(texts, exercise_set, safe_kind, jobs=1)

@@ -58,7 +58,7 @@ def test_the_solution_gets_full_marks(name, authored, seed):
     assert result.diagnosis == result.hint == ""
 
 
-@for_all("name, authored", QUESTIONS)
+@for_all("name, authored", QUESTIONS, takes_long)
 def test_the_stub_gets_nothing_and_a_friendly_sentence(name, authored):
     result = result_of(name, authored, authored.stub)
     assert result.points == 0
