@@ -11,7 +11,7 @@ from torch.utils import checkpoint
 from benchmarks.document import write
 from course_utils import models
 from course_utils.memory.formulas.trial import try_recipe
-from course_utils.memory.planning.need import CONTEXT, needs
+from course_utils.memory.planning.need import CONTEXT, Need
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Log
@@ -246,13 +246,13 @@ def predicted(row: Row, log: Log) -> float:
 
 def in_range(row: Row, log: Log) -> bool:
     """Whether the figure is between the least and the most that `course plan` says; no row counts a context."""
-    low, high = (size - context for size, context in zip(needs(log, "cuda"), CONTEXT, strict=True))
+    low, high = (size - context for size, context in zip(Need.from_log(log, "cuda"), CONTEXT, strict=True))
     return low <= row.published * GiB <= high
 
 
 def width(log: Log) -> float:
     """The quotient of the most and the least."""
-    low, high = needs(log, "cuda")
+    low, high = Need.from_log(log, "cuda")
     return high / low
 
 

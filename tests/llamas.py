@@ -6,7 +6,7 @@ import pytest
 
 from course_utils import models
 from course_utils.memory import Recipe, Workload, dry_run, measure
-from course_utils.memory.planning.need import Need, needs
+from course_utils.memory.planning.need import Need
 from course_utils.memory.trace.log import Log
 
 
@@ -53,4 +53,4 @@ def value_of(formula, sizes):
 
 
 def need_of(recipe: Recipe = RECIPE, config: object = LLAMA) -> Need:
-    return needs(Log.from_usage(dry(config, recipe)), recipe.device)
+    return Need.from_log(Log.from_usage(dry(config, recipe)), recipe.device)

@@ -6,7 +6,7 @@ They come from the formulas of named models that are shipped with the package.
 from typing import NamedTuple
 
 from course_utils.memory.formulas.named import look_up
-from course_utils.memory.planning.need import FITS, TIGHT, Need, name_cards, needs
+from course_utils.memory.planning.need import FITS, TIGHT, Need, name_cards
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
 MODELS = ("llama-3.1-8b", "llama-3.2-1b", "gpt2-small")
@@ -70,7 +70,7 @@ def lengths_of(model: str) -> list[int]:
 def need_of(model: str, method: Method, batch: int, sequence: int) -> Need:
     """What a card must have, as `course plan` says it."""
     step, _ = look_up(model, method.recipe(batch, sequence))
-    return needs(step.log, "cuda")
+    return Need.from_log(step.log, "cuda")
 
 
 def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
@@ -86,8 +86,8 @@ def rows_of(model: str, batch: int, sequence: int) -> list[dict]:
                 "least": need.low,
                 "most": need.high,
                 "need": str(need),
-                "fits": name_cards(need.cards(FITS), method.recipe()) or "none",
-                "tight": name_cards(need.cards(TIGHT), method.recipe()) or "none",
+                "fits": name_cards(need.card_names(FITS), method.recipe()) or "none",
+                "tight": name_cards(need.card_names(TIGHT), method.recipe()) or "none",
                 "command": command(model, method, batch, sequence),
             }
         )

@@ -17,7 +17,7 @@ from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.changes import CHANGES
-from course_utils.memory.planning.need import FITS, Need, needs
+from course_utils.memory.planning.need import FITS, Need
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import ADAMW, Recipe, plain_recipe
@@ -267,7 +267,7 @@ def _weigh(scenario: Scenario, recipe: Recipe, layout: Layout) -> Weighed:
     if scenario.cluster is not None:
         width, blocks = source.config.hidden_size, depth_of(source.config)
         sent = tuple(sent_by(layout, scenario.cluster, recipe, width, blocks, trial))
-    return Weighed(scenario, recipe, layout, estimate, needs(trial.log, recipe.device), trial, sent)
+    return Weighed(scenario, recipe, layout, estimate, Need.from_log(trial.log, recipe.device), trial, sent)
 
 
 def _split_seconds(trial: Trial, layout: Layout, recipe: Recipe, sent: tuple[Sent, ...]) -> Iterator[tuple[str, float]]:

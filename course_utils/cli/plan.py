@@ -15,7 +15,7 @@ from course_utils.cli.planning.answer_cache import Answer, find_answer
 from course_utils.cli.planning.progress import StderrProgress, note
 from course_utils.cli.planning.question import DEFAULT_LOOP, Question, defaults_of
 from course_utils.errors import CourseError
-from course_utils.memory.planning.need import DOES_NOT_FIT, Need, needs
+from course_utils.memory.planning.need import DOES_NOT_FIT, Need
 from course_utils.memory.step.recipe import LOOPS, Recipe, flag_of
 from course_utils.units import GiB, format_bytes
 
@@ -217,7 +217,7 @@ def _refuse_what_does_not_fit(question: Question) -> None:
 
     memory, _ = question.card
     recipe = question.recipe
-    need = needs(try_recipe(source_of(question.source), recipe, traffic=False).log, recipe.device)
+    need = Need.from_log(try_recipe(source_of(question.source), recipe, traffic=False).log, recipe.device)
     if need.verdict(memory) == DOES_NOT_FIT:
         raise CourseError(
             f"This recipe does not fit in {format_bytes(memory)}: it needs {need}. Add --row N to write row N of the plan, which "

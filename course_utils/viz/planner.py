@@ -13,7 +13,7 @@ from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.estimate import Estimate, Term, estimate
 from course_utils.memory.formulas.letters import MEANINGS
-from course_utils.memory.planning.need import FITS, needs
+from course_utils.memory.planning.need import FITS, Need
 from course_utils.memory.step.recipe import DEVICES, OPTIMIZERS, PRECISIONS, STAGES, Recipe
 from course_utils.settings import settings
 from course_utils.units import format_bytes, format_count, three_digits
@@ -145,7 +145,7 @@ def planner_figure(model: PlannerModel = "distilbert-base-cased", card: str = NO
     memory = None
     if card != NO_CARD and prediction.recipe.device == _DEVICE_OF_CARDS:
         memory = MACHINES[card].memory
-        need = needs(prediction.log, prediction.recipe.device)
+        need = Need.from_log(prediction.log, prediction.recipe.device)
         verdict = need.verdict(memory)
         if verdict != FITS:  # the peak alone may be below the card's line
             title += f"\nIn all {need}"

@@ -19,7 +19,7 @@ from course_utils.memory.planning.changes import (
     level_of,
 )
 from course_utils.memory.planning.largest import largest_that_fits
-from course_utils.memory.planning.need import FITS, fits, needs
+from course_utils.memory.planning.need import FITS, Need, fits
 from course_utils.memory.planning.result import LARGEST_BATCH, LONGEST_SEQUENCE, Plan, Row
 from course_utils.memory.step.recipe import LOOPS, Recipe
 
@@ -50,7 +50,7 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
     if formulas is None:
         return None
     trial, estimate = formulas
-    need = needs(trial.log, recipe.device)
+    need = Need.from_log(trial.log, recipe.device)
     verdict = need.verdict(memory)
     plan = Plan(model=name, recipe=recipe, memory=memory, estimate=estimate, trial=trial, need=need, verdict=verdict)
     largest, open_ended = _largest(plan)
@@ -64,7 +64,7 @@ def plan_at_once(name: str, memory: int, recipe: Recipe) -> Plan | None:
         if is_full(rows, level_of(changes)) or any({*row.names} <= names for row in rows):
             continue
         trial, _ = look_up(name, variant) or (None, None)
-        if trial is None or needs(trial.log, recipe.device, replay=False).low > memory:
+        if trial is None or Need.from_log(trial.log, recipe.device, replay=False).low > memory:
             continue
         if fits(trial.log, recipe.device, memory):
             rows.append(Row.from_trial(plan, changes, trial))

@@ -28,13 +28,22 @@ class Need(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def from_log(cls, log: "Log", device: str, *, replay: bool = True) -> "Need":
+        """The bytes of a card that a step needs. Without `replay` the allocator is assumed to reserve no more than the peak."""
+        if device == "cpu":
+            return cls(int(log.peak * (1 - CPU_ERROR)), int(log.peak * (1 + CPU_ERROR)))
+        low = int(log.peak * (1 - SHARE_BELOW)) + CONTEXT[0] + WORKSPACES[0]
+        reserved = log.reserved if replay else log.peak
+        return cls(low, int(reserved * (1 + SHARE_ABOVE) + CONTEXT[1] + WORKSPACES[1]))
+
     def verdict(self, memory: float) -> str:
         """`FITS` if there is memory for `high`, `DOES_NOT_FIT` if not even for `low`, else `TIGHT`."""
         if self.high <= memory:
             return FITS
         return TIGHT if self.low <= memory else DOES_NOT_FIT
 
-    def cards(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
+    def card_names(self, verdict: str, offered: float = 1.0) -> tuple[str, ...]:
         """The cards in `hardware.MACHINES` with this verdict if CUDA offers the share `offered` of their memory."""
         return tuple(name for name, card in MACHINES.items() if self.verdict(offered * card.memory) == verdict)
 
@@ -42,18 +51,9 @@ class Need(NamedTuple):
         return " to ".join(map(format_bytes, self))
 
 
-def needs(log: "Log", device: str, *, replay: bool = True) -> Need:
-    """The bytes of a card that a step needs. Without `replay` the allocator is assumed to reserve no more than the peak."""
-    if device == "cpu":
-        return Need(int(log.peak * (1 - CPU_ERROR)), int(log.peak * (1 + CPU_ERROR)))
-    low = int(log.peak * (1 - SHARE_BELOW)) + CONTEXT[0] + WORKSPACES[0]
-    reserved = log.reserved if replay else log.peak
-    return Need(low, int(reserved * (1 + SHARE_ABOVE) + CONTEXT[1] + WORKSPACES[1]))
-
-
 def fits(log: "Log", device: str, memory: float) -> bool:
     """Whether a step fits into `memory` bytes; the allocator is replayed only if the peak fits."""
-    return all(needs(log, device, replay=replay).high <= memory for replay in (False, True))
+    return all(Need.from_log(log, device, replay=replay).high <= memory for replay in (False, True))
 
 
 def name_cards(names: Sequence[str], recipe: Recipe) -> str:

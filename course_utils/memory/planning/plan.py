@@ -12,7 +12,7 @@ from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
 from course_utils.memory.formulas.trial import Trial, try_recipe
 from course_utils.memory.planning.largest import largest_sizes
-from course_utils.memory.planning.need import FITS, fits, needs
+from course_utils.memory.planning.need import FITS, Need, fits
 from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.result import FEWEST_CARDS, Plan
 from course_utils.memory.planning.search import Search
@@ -53,7 +53,7 @@ def plan(
     finder = finder_of(source, recipe)
     finder.remember(trial)
     base = Estimate(source.name, recipe, trial.log, trial.basis, finder)
-    need = needs(trial.log, recipe.device)
+    need = Need.from_log(trial.log, recipe.device)
     verdict = need.verdict(memory)
 
     result = Plan(source.name, recipe, memory, base, trial, need, verdict, why_no_seconds=why_no_seconds)

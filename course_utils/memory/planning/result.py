@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from course_utils.hardware import OFFERED_SHARE
 from course_utils.memory.planning.changes import level_of
 from course_utils.memory.planning.emit import form_for
-from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, Need, name_cards, needs
+from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, Need, name_cards
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.units import format_bytes, format_seconds
 
@@ -53,7 +53,7 @@ class Row:
         cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial | StoredTrial", remarks: Iterable[str] = ()
     ) -> "Row":
         """The row of `changes` in `plan`. `trial` is the step with them; `remarks` are appended to their costs."""
-        need = needs(trial.log, trial.recipe.device)
+        need = Need.from_log(trial.log, trial.recipe.device)
         return cls(
             names=tuple(change.name for change in changes),
             level=level_of(changes),
@@ -120,7 +120,9 @@ class Plan:
             reserved = format_bytes(self.trial.log.reserved)
             width = f"The upper estimate is {self.need.high / self.need.low - 1:.0%} above the lower"
             yield f"The allocator reserves {reserved}. {width}. Known from {self.estimate.basis}."
-            cards = {verdict: name_cards(self.need.cards(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)}
+            cards = {
+                verdict: name_cards(self.need.card_names(verdict), self.recipe) or "none" for verdict in (FITS, TIGHT)
+            }
             yield f"Cards on which it fits: {cards[FITS]}; tight: {cards[TIGHT]}."
             yield self._remark_on_label()
         else:
@@ -164,7 +166,11 @@ class Plan:
         """A remark that CUDA offers less memory than the label says, and on which cards the verdict is then worse."""
         verdicts = []
         for verdict in (TIGHT, DOES_NOT_FIT):
-            worse = [card for card in self.need.cards(verdict, OFFERED_SHARE) if card not in self.need.cards(verdict)]
+            worse = [
+                card
+                for card in self.need.card_names(verdict, OFFERED_SHARE)
+                if card not in self.need.card_names(verdict)
+            ]
             if worse:
                 verdicts.append(f"{verdict} on {name_cards(worse, self.recipe)}")
         advice = "CUDA offers 1 to 8 % less than a label says; torch.cuda.mem_get_info() gives the exact figure for --memory."
@@ -181,7 +187,7 @@ class Plan:
             "memory": self.memory,
             "verdict": self.verdict,
             "need": list(self.need),
-            "cards": {verdict: list(self.need.cards(verdict)) for verdict in (FITS, TIGHT)},
+            "cards": {verdict: list(self.need.card_names(verdict)) for verdict in (FITS, TIGHT)},
             "reserved": self.trial.log.reserved,
             "host": self.trial.host.peak,
             "seconds": _spell_for_json(self.trial.seconds),

@@ -24,7 +24,7 @@ from course_utils.memory.planning.changes import (
     least_disturbing,
     level_of,
 )
-from course_utils.memory.planning.need import FITS, TIGHT, Need, fits, needs
+from course_utils.memory.planning.need import FITS, TIGHT, Need, fits
 from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.result import Plan, Row
 from course_utils.memory.step.model import Source
@@ -183,7 +183,7 @@ class Search:
     @cached_property
     def _room(self) -> float:
         """The largest peak that fits, if the needed bytes are proportional to the peak."""
-        return self.plan.memory * self.base.peak / needs(self.base.log, self.base.recipe.device).high
+        return self.plan.memory * self.base.peak / Need.from_log(self.base.log, self.base.recipe.device).high
 
     def _guess(self, changes: Sequence[Change]) -> float:
         """The guessed peak with all of `changes`, as a share of the room."""
@@ -196,7 +196,7 @@ class Search:
             trial = try_recipe(self.source, recipe, traffic=False)  # no seconds, which take longer to predict
         except CourseError:  # they do not go together, or not with this model
             return Need(inf, inf)
-        return needs(trial.log, recipe.device)
+        return Need.from_log(trial.log, recipe.device)
 
     def _fits_with(self, changes: _Changes) -> bool:
         need = self._need(changes)

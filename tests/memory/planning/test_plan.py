@@ -17,7 +17,7 @@ from course_utils.memory import Recipe, plan
 from course_utils.memory.formulas.trial import run_step, try_recipe
 from course_utils.memory.planning import search
 from course_utils.memory.planning.changes import CHANGES, apply_all
-from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, fits, needs
+from course_utils.memory.planning.need import DOES_NOT_FIT, FITS, TIGHT, Need, fits
 from course_utils.memory.step.model import source_of
 from course_utils.memory.step.recipe import plain_recipe
 from course_utils.units import GiB, MiB
@@ -48,7 +48,7 @@ def tight():
 @pytest.mark.slow
 def test_the_largest_batch_of_many_micro_batches_fits_and_one_more_does_not():
     config, recipe = llama(256, 1), replace(RECIPE, batch=2, sequence=512, accumulation=3)
-    enough = [needs(run_step(source_of(config), replace(recipe, batch=b)).log, "cuda").high for b in (6, 7)]
+    enough = [Need.from_log(run_step(source_of(config), replace(recipe, batch=b)).log, "cuda").high for b in (6, 7)]
     answer = plan(config, sum(enough) // 2, recipe, cards=())
     assert answer.largest["largest batch"] == 6
 
@@ -174,7 +174,7 @@ def test_five_changes_go_together_where_no_fewer_of_them_are_enough(only):
     config, recipe = llama(1024, 12, vocabulary=64000), replace(RECIPE, precision="autocast", batch=8, sequence=4096)
 
     def most_with(changes):
-        return needs(try_recipe(source_of(config), apply_all(recipe, changes)).log, "cuda").high
+        return Need.from_log(try_recipe(source_of(config), apply_all(recipe, changes)).log, "cuda").high
 
     card = most_with(some)
     assert all(most_with(fewer) > card for fewer in combinations(some, len(some) - 1))
@@ -214,7 +214,7 @@ def test_a_row_that_fits_without_a_lower_peak_says_what_falls(only):
     on_host = try_recipe(source_of(LLAMA), replace(recipe, offload_activations=True)).log
     assert on_card.peak == on_host.peak
     assert on_card.reserved > on_host.reserved
-    answer = plan(LLAMA, needs(on_card, "cuda").high - 1, recipe, cards=())
+    answer = plan(LLAMA, Need.from_log(on_card, "cuda").high - 1, recipe, cards=())
     assert ["reserves beyond the peak" in row.costs for row in answer.rows] == [True]
     assert not answer.useless
 
@@ -239,7 +239,7 @@ def test_what_takes_longer_with_adapters_is_of_float32(only):
     of_4_bits = seconds_by_dtype(replace(single, lora=16, quantized="nf4"), card)
     assert {dtype for name, dtype in filter(lambda it: "attention" in it[0], of_4_bits)} == {"float32"}
     recipe = replace(single, accumulation=16)
-    room = int(0.99 * needs(try_recipe(source_of(LLAMA), recipe).log, "cuda").high)
+    room = int(0.99 * Need.from_log(try_recipe(source_of(LLAMA), recipe).log, "cuda").high)
     rows = {row.names[0]: row for row in plan(LLAMA, room, recipe, machine=card, cards=()).rows}
     lora, quantized = rows["LoRA of rank 16"], rows["QLoRA of rank 16"]
     assert lora.seconds > 0
@@ -259,7 +259,7 @@ def test_adapters_that_take_longer_beside_another_change_are_explained_too(only)
     cut = replace(recipe, batch=1, accumulation=16)
     without, adapters = (try_recipe(source_of(LLAMA), replace(cut, lora=rank), card) for rank in (0, 16))
     assert adapters.seconds > without.seconds
-    (row,) = plan(LLAMA, needs(adapters.log, "cuda").high, recipe, machine=card, cards=()).rows
+    (row,) = plan(LLAMA, Need.from_log(adapters.log, "cuda").high, recipe, machine=card, cards=()).rows
     assert row.names == ("micro-batch of 1", "LoRA of rank 16")
     assert "adapters take each layer's input and output in float32" in row.costs
 
@@ -296,7 +296,7 @@ def test_where_no_number_of_cards_is_enough_it_is_said(only):
 def test_where_zero_3_does_not_go_with_the_recipe_nothing_is_said_of_cards(only):
     only(())
     quantized = replace(RECIPE, lora=4, quantized="nf4", precision="bf16", checkpointing=True)
-    need = needs(try_recipe(source_of(LLAMA), quantized).log, "cuda")
+    need = Need.from_log(try_recipe(source_of(LLAMA), quantized).log, "cuda")
     answer = plan(LLAMA, need.low - 1, quantized, cards=(2, 4))
     assert (answer.verdict, "fewest cards by ZeRO-3" in answer.largest) == (DOES_NOT_FIT, False)
     assert "ZeRO-3" not in str(answer)
@@ -328,7 +328,7 @@ def test_the_fewest_cards_are_those_found_one_after_the_other(only):
     only(())
     source, recipe, cards = source_of(llama(256, 1)), replace(RECIPE, batch=1, sequence=256), (2, 4, 8, 16)
     logs = {count: try_recipe(source, replace(recipe, zero_stage=3, ranks=count)).log for count in cards}
-    most_needed = {count: needs(log, recipe.device).high for count, log in logs.items()}
+    most_needed = {count: Need.from_log(log, recipe.device).high for count, log in logs.items()}
     assert len(set(most_needed.values())) == len(cards)
     for size in (most_needed[8], most_needed[16] - 1):
         fewest = plan(source, size, recipe, cards=cards).largest["fewest cards by ZeRO-3"]

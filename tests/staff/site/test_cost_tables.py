@@ -10,7 +10,7 @@ from course_staff.site.cost_tables import BATCHES, LEVELS, METHODS, MODELS, comm
 from course_utils.cli import plan as command_line
 from course_utils.hardware import MACHINES
 from course_utils.memory.formulas.trial import try_recipe
-from course_utils.memory.planning.need import FITS, Need, needs
+from course_utils.memory.planning.need import FITS, Need
 from course_utils.memory.step.model import source_of
 
 QUESTIONS = 200
@@ -28,7 +28,7 @@ def draw_questions(count: int) -> list[tuple]:
 def check(model, method, batch, sequence) -> None:
     """The planner's own trial of this very step, by no formula."""
     log = try_recipe(source_of(model), method.recipe(batch, sequence), traffic=False).log
-    assert need_of(model, method, batch, sequence) == needs(log, "cuda"), (model, method.name, batch, sequence)
+    assert need_of(model, method, batch, sequence) == Need.from_log(log, "cuda"), (model, method.name, batch, sequence)
 
 
 @pytest.mark.parametrize("question", draw_questions(2), ids=str)
