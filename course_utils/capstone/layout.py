@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from course_utils.errors import CourseError, require_count
 from course_utils.hardware import Cluster
-from course_utils.memory.formulas.trial import Trial
+from course_utils.memory.formulas.prediction import Trial
 from course_utils.memory.step.blocks import depth_of
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe

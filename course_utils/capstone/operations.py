@@ -10,10 +10,10 @@ from math import inf
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.errors import CourseError
 from course_utils.hardware import flop_formula
+from course_utils.hardware.operators import EagerMode
 
 _NAMES = """copy, to_copy, clone, fill, zero, zeros, zeros_like, ones, ones_like, full, full_like, new_zeros, new_ones,
 new_full, scalar_tensor, empty, empty_like, empty_strided, new_empty, new_empty_strided, arange, linspace, eye, tril, triu, cat,
@@ -30,16 +30,12 @@ _BY_ELEMENTS = frozenset(_NAMES.replace(",", "").split())
 _SILENT = ("device", "_record_function_enter_new", "_record_function_exit", "_record_function_exit._RecordFunction")
 
 
-class Operations(TorchDispatchMode):
+class Operations(EagerMode):
     """A context that counts `total` and `by_operator`; raises `CourseError` for what it cannot count, and beyond `limit`."""
 
     def __init__(self, limit: float = inf):
         super().__init__()
         self.limit, self.by_operator, self.total = limit, Counter(), 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Collection[type], args: tuple = (), kwargs: dict | None = None

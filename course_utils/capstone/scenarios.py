@@ -15,7 +15,8 @@ from course_utils.errors import CourseError
 from course_utils.hardware import A100, LINKS, Cluster, Machine, machine
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.formulas.prediction import Trial
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.planning.need import FITS, Need
 from course_utils.memory.step.blocks import depth_of

@@ -66,7 +66,15 @@ _NO_OPERATORS = ("profiler.", "prim.")
 _MAX_REACH = 256 * MiB
 
 
-class Watch(TorchDispatchMode):
+class EagerMode(TorchDispatchMode):
+    """A dispatch mode in which nothing is compiled, and which leaves out torch's guard against that."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Watch(EagerMode):
     """A context that passes every operator call inside it, after it has run, to `note`, which a subclass defines."""
 
     def note(self, function: OpOverload, args: tuple, kwargs: dict, result: object) -> None:

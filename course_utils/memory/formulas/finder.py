@@ -14,7 +14,8 @@ import numpy as np
 from course_utils.errors import CourseError
 from course_utils.memory.formulas.depth import DepthRule
 from course_utils.memory.formulas.letters import DENOMINATOR, MONOMIALS, Polynomial, factor_number, siblings, sizes_of
-from course_utils.memory.formulas.trial import Trial, keys_of, run_few_batches, try_recipe
+from course_utils.memory.formulas.prediction import Trial
+from course_utils.memory.formulas.trial import keys_of, run_few_batches, try_recipe
 from course_utils.memory.step.model import Source
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.log import Label, Log, block_of

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zipfile import ZipFile
@@ -18,6 +17,7 @@ import numpy as np
 from course_utils.memory.formulas.depth import DepthRule
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.letters import DENOMINATOR, LENGTH_STEP, MONOMIALS, Polynomial
+from course_utils.memory.formulas.prediction import Trial
 from course_utils.memory.step.recipe import Recipe, plain_recipe
 from course_utils.memory.trace.log import Label, Log, block_of
 
@@ -63,18 +63,6 @@ class NamedModel:
         return {name: self.block_count for name, number in names_and_numbers if number}
 
 
-@dataclass(frozen=True)
-class StoredTrial:
-    """A step by `recipe` from stored formulas, with the figures of a `Trial` that a plan uses; seconds are not known."""
-
-    recipe: Recipe
-    log: Log
-    host: Log
-    basis: str
-    seconds: float = nan
-    sent: int = 0
-
-
 @cache
 def _member(name: str) -> dict:
     """The archive's member for a model; an empty dictionary if it has none."""
@@ -103,7 +91,7 @@ def bounds_of(name: str, recipe: Recipe) -> tuple[int, int]:
     return batch if recipe.sequence <= longest else recipe.batch, length
 
 
-def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
+def look_up(name: str, recipe: Recipe) -> tuple[Trial, Estimate] | None:
     """The step of a named model by `recipe`; None if no formulas in the archive were confirmed on both sides of its sizes."""
     if callable(recipe.optimizer) or recipe.sequence % LENGTH_STEP:
         return None
@@ -129,4 +117,4 @@ def look_up(name: str, recipe: Recipe) -> tuple[StoredTrial, Estimate] | None:
     model = NamedModel(name, member["remarks"], member["blocks"], member["positions"])
     basis = f"formulas shipped with the package ({member['versions']})"
     host = Log(np.array([packed["host"]]), Log.empty().labels)
-    return StoredTrial(recipe, log, host, basis), Estimate(name, recipe, log, basis, model)
+    return Trial(recipe, log, host, {}, {}, basis), Estimate(name, recipe, log, basis, model)

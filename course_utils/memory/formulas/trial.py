@@ -1,11 +1,9 @@
 """Dry runs of a recipe with a model of any depth: bytes on the device and on the host, seconds, and bytes sent."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from math import nan
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from course_utils.distributed.traffic import Traffic, counted
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine, OperatorWatch
 from course_utils.memory.formulas.depth import DepthRule
+from course_utils.memory.formulas.prediction import Trial
 from course_utils.memory.step.model import Source, source_of
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.step.workload import Workload
@@ -20,40 +19,6 @@ from course_utils.memory.trace.as_cuda import HOST
 from course_utils.memory.trace.dry_run import dry_run
 from course_utils.memory.trace.log import Log
 from course_utils.memory.trace.phases import observe_phases
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a step by `recipe` takes: its logs on the device and on the host, its seconds and its traffic."""
-
-    recipe: Recipe
-    log: Log
-    host: Log
-    clock: Mapping[tuple[str, str], float] = field(repr=False)  # seconds by phase and operator; empty without a machine
-    traffic: Mapping[str, tuple[int, int]]  # by collective, the bytes and messages that a rank sends
-    basis: str = "a dry run of just this step"
-    smaller: tuple[Log, Log] | None = None  # logs of two and of three blocks, if that of all was extrapolated from them
-    block_count: int = 0  # the number of blocks to which they were extrapolated
-
-    @property
-    def peak(self) -> int:
-        """Bytes at the fullest instant."""
-        return self.log.peak
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all operators, one after the other; NaN without a machine."""
-        return sum(self.clock.values()) if self.clock else nan
-
-    @property
-    def sent(self) -> int:
-        """Bytes that a rank sends."""
-        return sum(sent for sent, _ in self.traffic.values())
-
-    @cached_property
-    def kinds_by_phase(self) -> dict[str, dict[str, int]]:
-        """Bytes by kind at the fullest instant of each phase."""
-        return {phase: self.log.by_kind(index) for phase, index in self.log.fullest_index_by_phase().items()}
 
 
 def keys_of(source: Source, recipe: Recipe) -> tuple[str | None, str | None]:

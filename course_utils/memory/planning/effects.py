@@ -6,7 +6,8 @@ from itertools import combinations
 
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
-from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.formulas.prediction import Trial
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import CHANGES, Change, apply_all
 from course_utils.memory.planning.progress import Progress
 from course_utils.memory.planning.search import try_each

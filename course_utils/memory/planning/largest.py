@@ -12,7 +12,7 @@ from course_utils.memory.step.recipe import Recipe
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.finder import FormulaFinder
-    from course_utils.memory.formulas.trial import Trial
+    from course_utils.memory.formulas.prediction import Trial
     from course_utils.memory.trace.log import Log
 
 _NO_LIMIT = 2**20

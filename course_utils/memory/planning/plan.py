@@ -10,7 +10,8 @@ from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
 from course_utils.memory.formulas.estimate import Estimate
 from course_utils.memory.formulas.finder import finder_of
-from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.formulas.prediction import Trial
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.largest import largest_sizes
 from course_utils.memory.planning.need import FITS, Need, fits
 from course_utils.memory.planning.progress import Progress

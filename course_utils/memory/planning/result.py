@@ -1,4 +1,4 @@
-"""The answer to *does it fit?*, its text, and the messages on the way to it. This file imports no torch."""
+"""The answer to *does it fit?*, and its text. This file imports no torch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,7 @@ from course_utils.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from course_utils.memory.formulas.estimate import Estimate
-    from course_utils.memory.formulas.named import StoredTrial
-    from course_utils.memory.formulas.trial import Trial
+    from course_utils.memory.formulas.prediction import Trial
     from course_utils.memory.planning.changes import Change
 
 # The width in characters of the text beside a row's numbers.
@@ -50,7 +49,7 @@ class Row:
 
     @classmethod
     def from_trial(
-        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial | StoredTrial", remarks: Iterable[str] = ()
+        cls, plan: "Plan", changes: "Sequence[Change]", trial: "Trial", remarks: Iterable[str] = ()
     ) -> "Row":
         """The row of `changes` in `plan`. `trial` is the step with them; `remarks` are appended to their costs."""
         need = Need.from_log(trial.log, trial.recipe.device)
@@ -82,7 +81,7 @@ class Plan:
     recipe: Recipe
     memory: int
     estimate: "Estimate" = field(repr=False)
-    trial: "Trial | StoredTrial" = field(repr=False)
+    trial: "Trial" = field(repr=False)
     need: Need
     verdict: str
     rows: tuple[Row, ...] = ()  # changes that make it fit, the least disturbing first; if none, those that help most

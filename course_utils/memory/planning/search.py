@@ -11,7 +11,8 @@ from typing import NamedTuple
 from course_utils.errors import CourseError
 from course_utils.hardware import Machine
 from course_utils.hardware.machine import NoRateError
-from course_utils.memory.formulas.trial import Trial, try_recipe
+from course_utils.memory.formulas.prediction import Trial
+from course_utils.memory.formulas.trial import try_recipe
 from course_utils.memory.planning.changes import (
     CHANGES,
     LORA,

@@ -21,12 +21,12 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from course_utils.errors import CourseError
-from course_utils.hardware.operators import list_tensors, written_arguments
+from course_utils.hardware.operators import EagerMode, list_tensors, written_arguments
 from course_utils.memory.trace.location import describe_location
 from course_utils.memory.trace.scratch import try_out
 from course_utils.optim.codebook import dynamic_codebook
@@ -117,7 +117,7 @@ def _deep_copy(self: torch.Tensor, memo: dict) -> torch.Tensor:
     return memo[id(self)]
 
 
-class FakeValues(TorchDispatchMode):
+class FakeValues(EagerMode):
     """Keeps the values of small fake tensors of whole numbers, and answers questions about them with these.
 
     Such tensors are masks, ids, lengths and what is computed from them. A question for any other number (`loss.item()`) is
@@ -134,10 +134,6 @@ class FakeValues(TorchDispatchMode):
         self._counts_of_infinite = WeakTensorKeyDictionary()
         self._questions: Counter = Counter()
         self._operators = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         kwargs = kwargs or {}

@@ -13,14 +13,11 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter, tree_leaves
 
 from course_utils.errors import CourseError
+from course_utils.hardware.operators import EagerMode
 from course_utils.memory.trace.as_cuda import HOST
 from course_utils.memory.trace.fake import DEVICE_QUESTION, device_of
 from course_utils.memory.trace.log import Event, Piece, Usage
@@ -41,7 +38,7 @@ _REGISTERED_ATTRIBUTES = dict.fromkeys(("_parameters", "_buffers", "_modules"))
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "fsdp")
 
 
-class Meter(TorchDispatchMode):
+class Meter(EagerMode):
     """A context that records every allocation and free of device memory; `usage()` returns the record so far, at any time.
 
     `model` is a module or several, `optimizer` one or several, and `tensors` are those that exist besides (a batch, a data set).
@@ -125,10 +122,6 @@ class Meter(TorchDispatchMode):
         finally:
             self._hooks.close()
             self._modules.names.clear()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and torch's guard against it costs as much as the rest
 
     def __torch_dispatch__(self, func: OpOverload, types: Collection, args: tuple = (), kwargs: dict | None = None):
         if func is DEVICE_QUESTION and type(args[0]) is FakeTensor:

@@ -9,7 +9,7 @@ from course_utils import models
 from course_utils.errors import CourseError
 from course_utils.hardware import MACHINES
 from course_utils.memory import Recipe
-from course_utils.memory.formulas.trial import Trial
+from course_utils.memory.formulas.prediction import Trial
 from course_utils.memory.planning.changes import CHANGES
 from course_utils.memory.planning.effects import contradictions, effect_of, effects
 from course_utils.memory.trace.log import Label, Log
