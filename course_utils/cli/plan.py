@@ -208,7 +208,7 @@ def _recipe_of_row(question: Question) -> Recipe:
     row = rows[number - 1]
     if row["verdict"] == DOES_NOT_FIT:
         raise CourseError(f"Row {number} alone does not fit: it needs {Need(*row['need'])}.")
-    return Recipe.of_plain(row["recipe"])
+    return Recipe.from_plain(row["recipe"])
 
 
 def _refuse_what_does_not_fit(question: Question) -> None:

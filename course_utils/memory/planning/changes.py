@@ -115,10 +115,19 @@ def gentler_than(rows: "Iterable[Row]", tight: list[tuple[Sequence[Change], T]])
     return [(changes, need) for changes, need in tight if level_of(changes) < gentlest]
 
 
-def disturbance(names: Collection[str]) -> tuple[int, int, int, list[int]]:
-    """A key that sorts combinations of changes, the least disturbing first: highest level, sum of levels, number, indices."""
+class Disturbance(NamedTuple):
+    """A key that sorts combinations of changes, the least disturbing first."""
+
+    level: int  # the highest of a change
+    total: int  # the sum of the levels
+    count: int
+    indices: list[int]  # in `CHANGES`
+
+
+def disturbance(names: Collection[str]) -> Disturbance:
+    """How much the changes with these names disturb training."""
     levels = {index: change.level for index, change in enumerate(CHANGES) if change.name in names}
-    return max(levels.values()), sum(levels.values()), len(levels), list(levels)
+    return Disturbance(max(levels.values()), sum(levels.values()), len(levels), list(levels))
 
 
 def least_disturbing(rows: "Iterable[Row]") -> "list[Row]":

@@ -167,7 +167,7 @@ class Search:
 
         Two rows of a level are enough, and so are three in all, unless a combination disturbs less than one of them.
         """
-        totals = sorted(disturbance(row.names)[1] for row in self.rows if row.level == level)
+        totals = sorted(disturbance(row.names).total for row in self.rows if row.level == level)
         if len(totals) > 1:
             return totals[1]
         is_gentler = len(self.rows) < 3 or level < max(row.level for row in self.rows)

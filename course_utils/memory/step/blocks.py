@@ -125,7 +125,10 @@ def _stretch_of(model: nn.Module, name: str) -> Stretch | None:
         for value in vars(config).values()
         if isinstance(value, list | tuple) and len(value) == len(blocks)
     ]
-    kinds = [(make_up(block, shared), *(str(values[index]) for values in lists)) for index, block in enumerate(blocks)]
+    kinds = [
+        (describe_structure(block, shared), *(str(values[index]) for values in lists))
+        for index, block in enumerate(blocks)
+    ]
     stretches = [
         Stretch(len(kinds), start, period, length // period)
         for period in range(1, len(kinds) // MIN_REPETITIONS + 1)
@@ -147,7 +150,7 @@ def _longest_repetition(kinds: list, period: int) -> tuple[int, int]:
     return best_start, longest
 
 
-def make_up(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) -> tuple:
+def describe_structure(block: nn.Module, shared: Mapping[int, int] = MappingProxyType({})) -> tuple:
     """A description of a block or a model, equal for two that take the same memory.
 
     It has modules, their settings and hooks, and shapes of parameters and buffers, but no values. `shared` counts by `id` how

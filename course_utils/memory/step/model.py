@@ -13,7 +13,7 @@ from torch import nn
 
 from course_utils import models
 from course_utils.errors import CourseError
-from course_utils.memory.step.blocks import MIN_REPETITIONS, Blocks, count_blocks, make_up
+from course_utils.memory.step.blocks import MIN_REPETITIONS, Blocks, count_blocks, describe_structure
 from course_utils.memory.step.examples import random_batch
 from course_utils.memory.step.recipe import Recipe
 from course_utils.memory.trace.fake import fake_tensors, is_fake
@@ -149,8 +149,8 @@ class Source:
                 if structure.blocks is not None and self.configured:
                     config = deepcopy(self.config)
                     structure.blocks.shorten_config(config, 3)
-                    shorter = make_up(structure.blocks.shorten(model, 3))
-                    by_config = make_up(self.with_config(config).make()) == shorter
+                    shorter = describe_structure(structure.blocks.shorten(model, 3))
+                    by_config = describe_structure(self.with_config(config).make()) == shorter
                     structure = replace(structure, by_config=by_config)
         except Exception:  # the dry run will say what is wrong with the model
             structure = _Structure()

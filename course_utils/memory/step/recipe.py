@@ -250,7 +250,7 @@ class Recipe:
             yield f"With a zero_stage take precision 'fp32', 'bf16' or 'autocast', not {self.precision!r}."
 
     @classmethod
-    def of_plain(cls, values: dict[str, Any]) -> "Recipe":
+    def from_plain(cls, values: dict[str, Any]) -> "Recipe":
         """The recipe with these fields, in which lists may stand for tuples, as in JSON."""
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 

@@ -80,7 +80,7 @@ class Cache:
         return block
 
 
-def reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
+def replay_reserved(events: Sequence[tuple[int, Hashable]], before_step: int) -> int:
     """Bytes reserved after some steps. `events` are changes in bytes, each with a key of what is allocated or freed.
 
     The first `before_step` events happen once, before the steps. Of several blocks with equal size and key the youngest is freed.

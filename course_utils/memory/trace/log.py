@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from course_utils.errors import CourseError
-from course_utils.memory.trace.caching_allocator import reserved
+from course_utils.memory.trace.caching_allocator import replay_reserved
 from course_utils.units import format_bytes, round_up
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class Log:
         """Bytes that CUDA's caching allocator takes from the device for this step."""
         names = {label: without_block_numbers(label)[1:] for label in set(self.labels)}
         pieces = (names[label] for label in self.labels)
-        return reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.before_step)
+        return replay_reserved(list(zip(self.changes.tolist(), pieces, strict=True)), self.before_step)
 
     def by_kind(self, index: int) -> dict[str, int]:
         """Bytes in use of each kind after the event at `index`."""

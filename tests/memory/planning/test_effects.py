@@ -32,7 +32,7 @@ def test_a_kind_that_is_only_elsewhere_at_the_new_fullest_instant_is_not_lowered
     assert effect_of(CHANGES[0], before, shifted).lowers == {"activations": ("backward",)}
 
 
-def test_a_rung_that_no_recipe_knows_is_named(monkeypatch):
+def test_a_change_that_no_recipe_knows_is_named(monkeypatch):
     fused = tuple(change for change in CHANGES if change.name == "fused attention")
     monkeypatch.setattr("course_utils.memory.planning.effects.CHANGES", fused)
     sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 8}
