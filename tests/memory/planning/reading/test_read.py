@@ -199,14 +199,14 @@ def test_the_command_says_first_what_is_not_counted_and_last_each_value_s_origin
     write("config.json", json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **sizes}))
     model = "model_name_or_path: config.json\n"
     write("trl.yaml", f"{model}per_device_train_batch_size: 1\nmax_length: 64\nuse_liger_kernel: true\n")
-    assert main(["plan", "trl.yaml", "--memory", "24GB"]) == 2
+    assert main(["plan", "trl.yaml", "--memory", "800MB"]) == 2
     output = capsys.readouterr().out
     assert output.startswith("unknown: use liger kernel (trl.yaml:4)")
     assert ": fits" in output.splitlines()[0]
     assert "batch=1 " in output
     assert "trl.yaml:2" in output
     line = ["trl", "sft", "--config", "trl.yaml", "--use_liger_kernel", "no"]
-    assert main(["plan", "--memory", "24GB", "--ranks", "1", "--json", "--", *line]) == 0
+    assert main(["plan", "--memory", "800MB", "--ranks", "1", "--json", "--", *line]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["provenance"]["sequence"] == "trl.yaml:3"
     assert answer["unmodeled"] == {}
