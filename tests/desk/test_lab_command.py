@@ -70,7 +70,8 @@ jupyterlab.labapp.main = lambda arguments: None
 lab.open_course(None, Path("mine"), 0, browser=False)
 print("voila" in sys.modules, [rule for rule in warnings.filters if rule not in before and "traitlets" in str(rule)])
 """
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    # Without -P, Python would take the empty folder course_utils of this checkout for the package.
+    process = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=100)
     assert process.stdout.splitlines()[-1] == "True []"
 
 
