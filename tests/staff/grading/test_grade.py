@@ -123,6 +123,14 @@ def test_honest_and_broken_submissions(exercise_set, grade_class):
 
 
 @pytest.mark.slow
+def test_the_number_of_processes_decides_nothing(exercise_set, grade_class, monkeypatch):
+    monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
+    texts = {name: sample.text for name, sample in HONEST.items()}
+    alone, by_two = (grade_class(texts, exercise_set, best_kind(), jobs=jobs) for jobs in (1, 2))
+    assert alone == by_two
+
+
+@pytest.mark.slow
 def test_cells_that_never_end_take_only_their_own_time(exercise_set, grade_class, monkeypatch):
     monkeypatch.setattr(asking, "CELL_SECONDS", 1.0)
     monkeypatch.setattr(asking, "CELLS_SECONDS", 1.5)

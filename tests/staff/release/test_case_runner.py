@@ -46,7 +46,7 @@ def for_all(names: str, values: list, is_slow=lambda name, authored: False):
 
 
 def takes_long(name: str, authored) -> bool:
-    """A question with a time limit of its own needs it. Solutions of such sets are judged where their notebook is executed."""
+    """Whether a question is of `LONG_SETS`, whose notebooks judge their solutions when executed, or has its own time limit."""
     return name in LONG_SETS or authored.question.seconds is not None
 
 
