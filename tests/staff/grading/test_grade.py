@@ -126,8 +126,8 @@ def test_honest_and_broken_submissions(exercise_set, grade_class):
 def test_the_number_of_processes_decides_nothing(exercise_set, grade_class, monkeypatch):
     monkeypatch.setattr(sandbox.Lane, "clear", lambda lane: None)
     texts = {name: sample.text for name, sample in HONEST.items()}
-    alone, by_two = (grade_class(texts, exercise_set, best_kind(), jobs=jobs) for jobs in (1, 2))
-    assert alone == by_two
+    first_run, second_run = (grade_class(texts, exercise_set, best_kind(), jobs=jobs) for jobs in (1, 2))
+    assert first_run == second_run
 
 
 @pytest.mark.slow
